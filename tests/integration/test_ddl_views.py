@@ -12,11 +12,13 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import note_left_out
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, deadly
 from tests.support.golden_case import GOLDEN, ddl_steps, load_case
+from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
 
@@ -162,6 +164,14 @@ def test_a_view_that_is_there_is_not_replaced(session: Session) -> None:
     session.execute("CREATE VIEW d.w AS SELECT 5 AS id")
     assert [apply(session, step, h).how for step in views] == ["left out", "nothing"]
     assert (session.query("SELECT own FROM d.v"), session.query("SELECT id FROM d.w")) == ([(5,)], [(5,)])
+
+
+def test_what_another_drainer_may_have_made_is_missing(session: Session) -> None:
+    """In a span of which another Drainer may have applied a part, 1146 is no sign that the view is there."""
+    h = history(*MADE, job(3, 21, view(20, "v", "SELECT `id` AS `id` FROM `d`.`later`")))
+    for step in steps_of(h, {}):
+        found = apply_ddl(session, step, h, CONFIG, held(session, schema=CONFIG.checkpoint_schema), lambda _: None, safe_from=1)
+    assert found.how == "left out" and left_out(session) == [3]
 
 
 def test_all_of_a_view_is_kept(session: Session) -> None:
