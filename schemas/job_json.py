@@ -7,7 +7,16 @@ import base64
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ForeignKey, IndexInfo, PartitionDef, SequenceInfo, TableInfo, TtlInfo
+from pyspark_tidb_binlog.schemas.tableinfo import (
+    ColumnInfo,
+    ForeignKey,
+    IndexInfo,
+    PartitionDef,
+    SequenceInfo,
+    TableInfo,
+    TtlInfo,
+    ViewInfo,
+)
 
 
 def job_json(job: Job) -> dict[str, Any]:
@@ -57,7 +66,7 @@ def table_json(info: TableInfo) -> dict[str, Any]:
         "pk_is_handle": info.pk_is_handle,
         "is_common_handle": info.is_common_handle,
         "partition": partition if info.partition_type or info.partitions else None,
-        "view": {} if info.is_view else None,
+        "view": _view(info.view) if info.is_view else None,
         "sequence": _sequence(info.sequence) if info.is_sequence else None,
         "temp_table_type": info.temp_table_type,
         "comment": info.comment,
@@ -108,6 +117,17 @@ def _sequence(numbers: SequenceInfo | None) -> dict[str, Any]:
         "sequence_cache": numbers.cache > 0,
         "sequence_cache_value": numbers.cache,
         "sequence_cycle": numbers.cycle,
+    }
+
+
+def _view(view: ViewInfo | None) -> dict[str, Any]:
+    if view is None:
+        return {}
+    return {
+        "view_select": view.select,
+        "view_algorithm": view.algorithm,
+        "view_security": int(view.invoker),
+        "view_definer": {"Username": view.user, "Hostname": view.host},
     }
 
 

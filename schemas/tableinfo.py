@@ -327,6 +327,35 @@ class SequenceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """What a view reads; the names of its columns are those of its ``TableInfo``."""
+
+    select: str
+    """As TiDB restores it: with the database of each table, a name for each column, and no escapes in strings."""
+    algorithm: int = 0
+    """0 = UNDEFINED, 1 = MERGE, 2 = TEMPTABLE."""
+    invoker: bool = False
+    """SQL SECURITY INVOKER."""
+    user: str = ""
+    """Of the definer; empty = CURRENT_USER."""
+    host: str = ""
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """Read ``view``. Of a session's own user TiDB stores where it came from, and the account (``Auth…``) that it is."""
+        definer = json.get("view_definer") or {}
+        account = "Auth" if definer.get("AuthUsername") else ""
+        user, host = (definer.get(f"{account}{part}") or "" for part in ("Username", "Hostname"))
+        return cls(
+            select=json.get("view_select") or "",
+            algorithm=json.get("view_algorithm") or 0,
+            invoker=json.get("view_security") == 1,
+            user=user,
+            host=host,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TableInfo:
     """One table, view or sequence at one schema version."""
 
@@ -368,6 +397,7 @@ class TableInfo:
     """Names of the CHECK constraints."""
     placement: str = ""
     """Name of the placement policy; empty = none."""
+    view: ViewInfo | None = None
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
@@ -409,6 +439,7 @@ class TableInfo:
             auto_increment=json.get("auto_inc_id") or 0,
             checks=tuple(c["constraint_name"]["O"] for c in json.get("constraint_info") or ()),
             placement=((json.get("policy_ref_info") or {}).get("name") or {}).get("O") or "",
+            view=ViewInfo.from_json(json["view"]) if json.get("view") else None,
         )
 
     @property

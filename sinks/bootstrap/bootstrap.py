@@ -37,8 +37,10 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, Want
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.engine.segments import SetVal
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, note_left_out
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
@@ -420,23 +422,28 @@ class Bootstrap:
             )
         accepted: list[WantedTable] = []
         while waiting:
-            made: list[WantedTable] = []
-            for wanted in waiting:
-                if self._with_tables(lambda tables, wanted=wanted: tables.make_other(wanted)):  # type: ignore[misc]
-                    made.append(wanted)
-            waiting = [w for w in waiting if w not in made]
+            why = {w.label: self._with_tables(lambda tables, wanted=w: tables.make_other(wanted, self._history)) for w in waiting}  # type: ignore[misc]
+            made = [w for w in waiting if not why[w.label]]
+            waiting = [w for w in waiting if why[w.label]]
             accepted += [w for w in made if self._with_tables(lambda tables, wanted=w: tables.has_statement(wanted))]  # type: ignore[misc]
             if not made:
                 names = ", ".join(w.label for w in waiting)
                 _log.warning("the target refuses these views or sequences; create them there by hand: %s", names)
+                run_retried(self._sessions.use, lambda session: ensure_ddl_table(session, self._apply), self._policy)
                 for wanted in waiting:
-                    refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
-                    self._transact(partial(copy_record.forget, cluster_id=self._lease.cluster_id, schema=self._schema, table=refused))
+                    self._transact(partial(self._give_up, head, wanted, why[wanted.label]))
                 break
         setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.label)) is not None]
         for finding in self._transact(partial(set_sequences, setvals=setvals)):
             _log.warning("%s: %s", finding.table, finding.words)
         return accepted
+
+    def _give_up(self, head: CopyHead, wanted: WantedTable, why: str, session: Session) -> None:
+        """A view or sequence that the target refuses; the stream tries a view again."""
+        refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
+        copy_record.forget(session, self._lease.cluster_id, self._schema, refused)
+        if wanted.source.info.is_view:
+            note_left_out(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, left_out(wanted.label, why))
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:

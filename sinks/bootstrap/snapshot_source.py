@@ -202,7 +202,9 @@ class SnapshotSource:
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            _log.warning("%s.%s: the copy begins at its START, because its next number cannot be read: %s", sequence.schema, sequence.name, error)
+            _log.warning(
+                "%s.%s: the copy begins at its START, because its next number cannot be read: %s", sequence.schema, sequence.name, error
+            )
             return None
 
     def ranges(self, session: Session, table: TableAt) -> tuple[KeyRange, ...]:

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, RetryableApplyError
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import make_table
@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import make_view, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -105,19 +106,21 @@ class TargetTables:
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
-    def make_other(self, wanted: WantedTable) -> bool:
-        """Make a view or a sequence unless it is there; False: the target refuses it as long as others are missing."""
+    def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
+        """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
         with self._alone():
             if self.is_there(wanted.target.schema, wanted.target.name):
-                return True
+                return ""
+            if why := out_of_place(making(wanted, Routes.of(self._apply)), history, self._apply):
+                return why
             try:
                 self._make(wanted)
             except RetryableApplyError:
                 raise
             except ApplyError as error:
                 _log.info("%s cannot be made yet: %s", wanted.label, error)
-                return False
-            return True
+                return str(error)
+            return ""
 
     def has_statement(self, wanted: WantedTable) -> bool:
         """Whether a statement creates the object there; if not, the log has named the loss."""
@@ -147,7 +150,9 @@ class TargetTables:
         self._make_database(wanted.target.schema, wanted.database)
         self._session.use(wanted.target.schema)
         ddl = SentDdl(self._session, making(wanted, Routes.of(self._apply)), self._dialect)
-        if wanted.source.info.is_view or wanted.source.info.is_sequence:
+        if wanted.source.info.is_view:
+            losses = make_view(self._session, ddl.subject, self._dialect)
+        elif wanted.source.info.is_sequence:
             text = rewrite(ddl.subject, self._dialect, restored=False)
             losses = text.losses
             if text.sql:

@@ -31,6 +31,11 @@ def table_name(schema: str, table: str) -> str:
     return f"{quote_name(schema)}.{quote_name(table)}"
 
 
+def account_name(user: str, host: str) -> str:
+    """An account, quoted."""
+    return f"{quote_name(user)}@{quote_name(host)}"
+
+
 def write_head(schema: str, table: str, columns: Sequence[str]) -> bytes:
     """Everything before the first row of a multi-row INSERT."""
     names = ",".join(quote_name(c) for c in columns)

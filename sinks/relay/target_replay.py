@@ -44,7 +44,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.relay.ddl_in_doubt import added_columns, why_not_rows, why_not_twice
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of, worded
@@ -108,6 +108,7 @@ class RelayReplay(RowSink):
         self._end: tuple[LaneRecord, int] | None = None
         """How many operations of the open span were done last."""
         self._first_ddl_ts = 0
+        self._views = WaitingViews(self._ddl_sessions.use, self._retry_policy)
 
     def start(self) -> TargetProgress:
         """Take the lease and read the target's progress.
@@ -387,7 +388,7 @@ class RelayReplay(RowSink):
                 error.errno,
                 error.words,
             ) from error
-        if already_so is not None:
+        if not self._views.after(commit_ts, database, query, already_so) and already_so is not None:
             _log.warning("DDL of commit_ts %d: the target says that it was executed before: %s", binlog.commit_ts, already_so)
         failpoints.point("after-relayed-ddl-record")
         self._file_tables.forget()

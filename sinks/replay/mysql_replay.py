@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.ddl_mark import DdlMark, DdlState
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
@@ -120,6 +120,7 @@ class MySQLReplay:
         self._retry_policy = RetryPolicy(seconds=apply.retry_seconds, pause=pause)
         self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
+        self._views = WaitingViews(self._ddl_sessions.use, self._retry_policy)
         size = TransactionSize(apply.txn_batch, math.inf)
         self._lanes = Lanes(lambda: connect(target, apply), apply.lease_timeout, self._retry_policy, size)
         self._file_tables = FileTables("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
@@ -447,7 +448,7 @@ class MySQLReplay:
                 error.errno,
                 error.words,
             ) from error
-        if already is not None:
+        if not self._views.after(binlog.commit_ts, parts.database, parts.statement, already) and already is not None:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it was executed before: %s", binlog.commit_ts, already)
         failpoints.point("after-ddl-record")

@@ -144,7 +144,7 @@ class Selection:
                 return f"{elsewhere.schema}.{elsewhere.name} is {to.schema}.{to.name} at the target, and DROP DATABASE {home} would not drop it; drop both by hand"
             guest = next((t for t in others if routes.target(t.schema, t.name).schema.lower() == home), None)
             return f"the target has {guest.schema}.{guest.name} in {home} too; drop the tables of {schema} there by hand" if guest else ""
-        if job.type == JobType.CREATE_VIEW and (named := self._routed_name(job.query)):
+        if job.type == JobType.CREATE_VIEW and not (job.table_info and job.table_info.view) and (named := self.routed_name(job.query)):
             return f"the view names {named}, which has another name at the target; create the view there by hand"
         coming = [t for t in after if self.keeps(t)]
         return routes.shared((*others, *coming)) or self._misfit(job, [t for t in before if self.keeps(t)], coming, known)
@@ -183,7 +183,7 @@ class Selection:
                 return why
         return ""
 
-    def _routed_name(self, query: str) -> str:
+    def routed_name(self, query: str) -> str:
         """A word of ``query`` that may be the name of a table or database with a route; empty if there is none."""
         names = {d for d, _ in self.routes.databases} | {t for _, t, _ in self.routes.tables}
         return next((token.name for token in significant(query) if token.name.lower() in names), "")

@@ -111,9 +111,9 @@ class StillTable:
         return TableAt(number, self.schema, self.described.name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 
-def other_at(number: int, schema: str, name: str, kind: str) -> TableAt:
+def other_at(number: int, schema: str, name: str, kind: str, **said: object) -> TableAt:
     """A ``view`` or ``sequence`` as the history describes it."""
-    info = table_json(Table(name, (Column("id", "bigint"),)), number) | {kind: {}}
+    info = table_json(Table(name, (Column("id", "bigint"),)), number) | {kind: said}
     return TableAt(number, schema, name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 
@@ -346,6 +346,9 @@ def test_views_and_sequences(
     run_sql(servers.source, "CREATE TABLE seen.kept (id BIGINT PRIMARY KEY, v INT)")
     kept = StillTable(Table("kept", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
     views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs", "by_hand"))]
+    read = {"view_select": "SELECT `id` AS `id` FROM `seen`.`base`", "view_definer": {"Username": "nobody", "Hostname": "%"}}
+    views.append(other_at(514, "seen", "by_info", "view", **read))
+    run_sql(servers.source, "CREATE VIEW seen.by_info AS SELECT id FROM seen.base")
     others = [*views, other_at(520, "seen", "numbers", "sequence")]
     config = config_of(servers, 36)
     with monkeypatch.context() as patch, pytest.raises(ApplyError, match=r"seen\.above: not at the target, .* lost transactions"):
@@ -359,6 +362,10 @@ def test_views_and_sequences(
     )
     assert "seen.theirs was at the target before the copy, and stays as it is" in caplog.text
     assert "the target refuses these views or sequences; create them there by hand: seen.by_hand" in caplog.text
+    assert "seen.by_info: the definer `nobody`@`%` does not exist at the target: CURRENT_USER in its place" in caplog.text
+    assert run_sql(servers.target, "SELECT * FROM seen.by_info") == [(1,)]
+    ((recorded, lost),) = run_sql(servers.target, "SELECT job_id, losses FROM tidb_binlog.spark_ddl WHERE note = 'left out'")
+    assert recorded == -513 and "seen.by_hand: the view is left out, and tried again" in lost
     run_sql(servers.target, "CREATE TABLE seen.by_hand AS SELECT 3 AS three")
     assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(3, 2)]
     if MYSQLD:
@@ -377,5 +384,5 @@ def test_views_and_sequences(
     copied(spark, config, servers.source.target(), [table.at(500), kept.at(501)], views, again=True)
     assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(21, 2)]
     assert run_sql(servers.target, "SELECT three FROM seen.by_hand") == [(3,)]
-    there = [("a_first",), ("above",), ("base",), ("by_hand",), ("kept",), ("theirs",)]
+    there = [("a_first",), ("above",), ("base",), ("by_hand",), ("by_info",), ("kept",), ("theirs",)]
     assert sorted(run_sql(servers.target, "SHOW TABLES FROM seen")) == there

@@ -152,6 +152,30 @@ def test_a_ddl_that_was_answered_before_its_connection_was_killed_is_there(
     assert indexes(tables, statement) == left
 
 
+LATE = "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `{}` AS SELECT `id` FROM `{}`"
+VIEWS = (LATE.format("over", "v"), LATE.format("v", "late"), "CREATE TABLE `view` (`id` INT)", "RENAME TABLE `b` TO `late`")
+"""The first needs the second, which the last makes possible."""
+
+
+def test_a_view_that_a_replay_cannot_make_is_named_and_tried_again(tables: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [pb.Binlog(tp=pb.DDL, commit_ts=15 + at, ddl_query=f"use `d`; {sql};;".encode()) for at, sql in enumerate(VIEWS)]
+    assert (done := replayed(tables, *texts)).ddls == 4 and done.so_already == 0
+    assert "the view of the DDL of commit_ts 16 is left out" in caplog.text and "Table 'd.late' doesn't exist" in caplog.text
+    assert tables.query("SELECT id FROM d.over") == [(2,)]
+
+
+def test_a_view_that_the_relay_log_cannot_make_is_named_and_tried_again(
+    shared: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = CrashedSite(shared.server, tmp_path)
+    site.query("CREATE TABLE d.b (id INT)")
+    site.checkpoint(10)
+    site.log(ddl_record(15 + at, "t", sql) for at, sql in enumerate(VIEWS))
+    assert site.recover().ddls == 4
+    assert "the view of the DDL of commit_ts 16 is left out" in caplog.text and "executed before" not in caplog.text
+    assert site.query("SELECT id FROM d.over") == []
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_database_that_is_gone_was_dropped(tables: Pair, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     """It was dropped by a connection that was killed before the record, or by a replay before."""

@@ -30,7 +30,9 @@ _MOST_TRIES = 20
 _TABLE = "spark_ddl"
 
 
-_FATES = {"found": "already there", "nothing": "not needed", "filtered": "filtered", "ignored": "ignored"}
+LEFT_OUT = "left out"
+"""``DdlOutcome.how`` of a DDL on a view that the target refuses: it is tried again (``sinks.mysql.ddl.views``)."""
+_FATES = {LEFT_OUT: LEFT_OUT, "found": "already there", "nothing": "not needed", "filtered": "filtered", "ignored": "ignored"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class DdlOutcome:
     """``done``, ``skipped``, ``quarantined`` or ``not synced``."""
     how: str
     """``text``, ``changes`` (from the table infos, change by change), ``derived`` (from the infos, as the text was refused), ``found`` (its effect was there: executed before a crash, or by an operator), ``nothing`` (no statement
-    needed), ``filtered``, ``ignored``, ``policy`` or ``sync-ddl``."""
+    needed), ``filtered``, ``ignored``, ``left out`` (a view), ``policy`` or ``sync-ddl``."""
     sql: str
     losses: tuple[str, ...] = ()
     frozen: FrozenTables = field(default_factory=dict)
@@ -277,7 +279,7 @@ class RecordedDdl:
     state: str
     """``refused`` (the stream stops before it), ``intent`` (it is running, or a crash interrupted it), ``skipped``, ``quarantined``, ``not synced``, ``done``."""
     how: str
-    """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``policy``, ``sync-ddl``; empty while it is not done."""
+    """``text``, ``derived``, ``found``, ``nothing``, ``filtered``, ``ignored``, ``left out``, ``policy``, ``sync-ddl``; empty while it is not done."""
     query: str
     """TiDB's text."""
     executed: str

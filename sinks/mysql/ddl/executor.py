@@ -48,6 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
     DONE,
+    LEFT_OUT,
     NOT_SYNCED,
     QUARANTINED,
     SKIPPED,
@@ -73,10 +74,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instea
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, OF_NO_DEFINITION, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import EXECUTED, DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, declare, partition_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import LeftOutViews, left_out, out_of_place, stands
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
@@ -170,6 +172,7 @@ class _Run:
         self._unfinished: SchemaSnapshot | None = None
         """The target before an attempt with unknown outcome: what was not there then was made by that attempt."""
         self._row = DdlRecord(session, step, config, lease)
+        self._views = LeftOutViews(session, config, lease.cluster_id, self._dialect, history)
 
     def run(self) -> DdlOutcome:
         fate = self._step.decision.fate
@@ -286,6 +289,8 @@ class _Run:
             return "time zone", self._clock.why_not
         if self._subject.given.form is DdlForm.REFUSED:
             return "policy", self._subject.given.why
+        if why := out_of_place(self._subject, self._history, self._config):
+            return "view", why
         return None
 
     def _whole(self, altered: Alteration) -> "_Left":
@@ -454,7 +459,7 @@ class _Run:
                 return found[-1]
             if self._clock is not clock:
                 texts = self._statements()
-        how = next((how for how in ("derived", "text") if how in {one.how for one in found}), "nothing")
+        how = next((how for how in (LEFT_OUT, "derived", "text") if how in {one.how for one in found}), "nothing")
         return DdlOutcome(DONE, how, "; ".join(one.sql for one in found), tuple(loss for one in found for loss in one.losses))
 
     def _one(self, number: int, text: Rewritten, now: SchemaSnapshot, *, bare: bool = False) -> DdlOutcome:
@@ -488,6 +493,8 @@ class _Run:
                 simpler = self._statement(number, bare=True)
                 self._told((), simpler.sql)
                 return self._one(number, simpler, now, bare=True)
+            if self._subject.job.type == JobType.CREATE_VIEW and self._subject.before:
+                self._tried("former", f"DROP VIEW IF EXISTS {table_name(self._subject.schema, self._subject.name)}")
             return self._by_policy(text.sql, str(error), quirk.todo)
         losses = (*text.losses, *self._declare(*text.then), *(self._completed(made) if bare else ()))
         return DdlOutcome(DONE, "derived" if bare else "text", text.sql, losses)
@@ -589,6 +596,8 @@ class _Run:
     def _already_so(self, error: ApplyError, made: TableAt | None) -> bool:
         """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table, ``made``."""
         job, subject = self._subject.job, self._subject
+        if job.type == JobType.CREATE_VIEW and subject.new is not None:
+            return error.errno == EXISTS_TABLE and (self._handed_over is not None or stands(self._session, subject.new))
         if self._handed_over is not None and self._handed_over.already_so(error, made):
             return True
         kind = sql_kind(job)
@@ -635,6 +644,8 @@ class _Run:
 
     def _by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         step, config = self._step, self._config
+        if self._subject.of_views:
+            return DdlOutcome(DONE, LEFT_OUT, sql, (left_out(self._subject.label, words),))
         skipping = f"skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or quarantine"
         what = f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}"
         text = f"{what}. {mending or f'Repair the target, or {skipping}'}."
@@ -657,7 +668,10 @@ class _Run:
             frozen = frozen_by(self._step.job, self._history, self._frozen, Selection.of(self._config).keeps)
             outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
 
+        made = self._views.try_again(self._subject.job) if outcome.how in EXECUTED else {}
+
         def done(session: Target) -> None:
+            self._views.note_made(made)
             self._on_done(session)
             self._point("before-ddl-done")
 

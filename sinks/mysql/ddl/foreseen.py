@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, stat
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
@@ -93,7 +94,8 @@ def foreseen(
         if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
-        yield from _Look(session, step, subject, dialect_of(session, config), seen).remarks()
+        elsewhere = out_of_place(subject, waiting.history, config)
+        yield from _Look(session, step, subject, dialect_of(session, config), seen).remarks(elsewhere)
         seen.after(subject)
 
 
@@ -152,11 +154,12 @@ class _Look:
         self._dialect = dialect
         self._seen = seen
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self, elsewhere: str) -> Iterator[Remark]:
+        """``elsewhere``: why it is a view of what the target does not have by its name."""
         subject = self._subject
         if subject.given.form is DdlForm.NOTHING:
             return
-        why = self._why_not_sent() or self._why_not_here() or clock_of(self._session, subject).why_not
+        why = elsewhere or self._why_not_sent() or self._why_not_here() or clock_of(self._session, subject).why_not
         if why:
             yield self._refused(why)
             return
@@ -260,6 +263,8 @@ class _Look:
         return f"DDL of job {job.id} on {self._subject.label} ({_short(job)})"
 
     def _refused(self, why: str) -> Remark:
+        if self._subject.of_views:
+            return note(self._where, left_out(self._subject.label, why))
         todo = (
             f"repair the target. Or skip the DDL with syncer.ignore-txn-commit-ts: the error that stops the stream names the commit_ts, which is just below "
             f"{self._step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"

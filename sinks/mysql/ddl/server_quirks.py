@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import UPSTREAM_DEFAULT, Dialect, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, account_name, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, with_instant_columns
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
@@ -75,6 +75,7 @@ OF_NO_DEFINITION = frozenset(
     }
 )
 """Rows, names, rights or room are in the way: a person repairs this, and nothing of the definition is left out."""
+_NO_DEFINER, _NO_GRANTS = 1449, 1141
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
 
@@ -354,8 +355,46 @@ def _compared_as_in_session(ddl: SentDdl) -> Around | None:
     return Around(settings={"collation_connection": quote_string((chosen if chosen.charset == plain.charset else plain).collate)})
 
 
+def _definer(ddl: SentDdl) -> str:
+    """The account of a view that the job makes; empty if it makes none, or it is CURRENT_USER."""
+    view = ddl.subject.new.info.view if ddl.subject.new and ddl.subject.job.type == JobType.CREATE_VIEW else None
+    return account_name(view.user, view.host) if view is not None and view.user else ""
+
+
+def _definer_gone(ddl: SentDdl) -> Around | None:
+    """A server may take a view of an account that it does not have, and then refuses whoever reads the view.
+
+    Raises:
+        ApplyError: as it would say then.
+    """
+    if not (account := _definer(ddl)) or not ddl.sql:
+        return None
+    try:
+        ddl.session.query(f"SHOW GRANTS FOR {account}")
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        if error.errno == _NO_GRANTS:
+            raise ApplyError(f"the definer {account} does not exist", _NO_DEFINER, error.words) from error
+    return None
+
+
+def _definer_not_set(ddl: SentDdl) -> Around | None:
+    """It does not exist, or may not be set: the view becomes the account's own."""
+    subject, account = ddl.subject, _definer(ddl)
+    if not account or ddl.error is None:
+        return None
+    why = "does not exist at the target" if ddl.error.errno == _NO_DEFINER else "may not be set by the target's user"
+    after = tuple(replace(t, info=replace(t.info, view=replace(t.info.view, user="", host=""))) for t in subject.after if t.info.view)
+    return Around(
+        subject=replace(subject, after=after), losses=(f"{subject.label}: the definer {account} {why}: CURRENT_USER in its place",)
+    )
+
+
 QUIRKS = (
     Quirk(_compared_as_in_session),
+    Quirk(_definer_gone),
+    Quirk(_definer_not_set, (1227, _NO_DEFINER)),
     Quirk(_instant_columns, at=Flavour.MYSQL),
     Quirk(_name_taken, (EXISTS_TABLE,)),
     Quirk(_not_restored, (_SNAPSHOT_TOO_OLD, 1105)),

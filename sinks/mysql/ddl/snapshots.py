@@ -101,11 +101,19 @@ def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tu
     known = True
     for schema, table in sorted(set(tables)):
         create = _COUNTER.sub("", _show(session, f"SHOW CREATE TABLE {table_name(schema, table)}", 1))
+        if create and not create.startswith(_TABLE):
+            create = _view(session, schema, table) or create
         ids = table_ids(session, schema, table) if create.startswith(_TABLE) else {}
         # A table without an id was not found: its engine is another one, or its tablespace does not have its name.
         known = known and (bool(ids) or not create.startswith(_TABLE))
         objects[f"{schema}.{table}"] = ObjectSnapshot(create, ids or {})
     return SchemaSnapshot(objects, known, _server(session) if any(one.ids for one in objects.values()) else {})
+
+
+def _view(session: Target, schema: str, name: str) -> str:
+    """A view; empty if it is none. What SHOW CREATE says of one depends on the session's database, and whether its tables are there."""
+    sql = "SELECT view_definition, definer, security_type FROM information_schema.views WHERE table_schema = %s AND table_name = %s"
+    return ", ".join(as_text(value) for row in session.query(sql, [schema, name]) for value in row)
 
 
 def take_names(session: Target, tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:

@@ -1,6 +1,6 @@
 """What becomes of each kind of DDL at a MySQL-protocol target: the table ``SQL_KINDS``. Pure.
 
-A kind's statement is made of the job and the table infos where they say it. For views, types that are not known, and most at a TiDB, it is TiDB's text.
+A kind's statement is made of the job and the table infos where they say it. For types that are not known, and most at a TiDB, it is TiDB's text.
 
 Promises: an empty statement means that there is nothing to execute. ``losses`` lists what the target cannot hold.
 """
@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quo
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_change, timestamps_in_utc
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, expression, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     Rewritten,
@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
     without_features,
     without_if_not_exists,
 )
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, account_name, table_name
 from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 
 
@@ -98,6 +98,24 @@ def _create(subject: Subject, dialect: Dialect) -> Rewritten | None:
     if new is None or any(c.tp not in _TYPES for c in visible(new.info)):
         return None  # of a later release: its text says what it is
     return create_table(new.schema, replace(new.info, name=new.name), dialect)
+
+
+_ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
+
+
+def _view(subject: Subject, dialect: Dialect) -> Rewritten | None:
+    """Of the names that the upstream has resolved: a text means the tables of its session's database. CHECK OPTION is left out, because TiDB stores one that nobody wrote."""
+    new = subject.new
+    view = new.info.view if new else None
+    if new is None or view is None or not view.select:
+        return None  # recorded before views were kept
+    replaces = any((t.schema, t.name.lower()) == (new.schema, new.name.lower()) for t in subject.before)
+    columns = ", ".join(quote_name(c.name) for c in new.info.public_columns())
+    return Rewritten(
+        f"CREATE {'OR REPLACE ' * replaces}ALGORITHM = {_ALGORITHMS[view.algorithm]} "
+        f"DEFINER = {account_name(view.user, view.host) if view.user else 'CURRENT_USER'} SQL SECURITY {'INVOKER' if view.invoker else 'DEFINER'} "
+        f"VIEW {table_name(new.schema, new.name)} ({columns}) AS {expression(view.select)}"
+    )
 
 
 def _partitions(subject: Subject, dialect: Dialect) -> Rewritten | None:
@@ -175,7 +193,7 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     ),
     JobType.CREATE_TABLE: SqlKind(Judged.MADE, _create, at_tidb=False),
     JobType.CREATE_TABLES: SqlKind(Judged.MADE),
-    JobType.CREATE_VIEW: SqlKind(Judged.MADE),
+    JobType.CREATE_VIEW: SqlKind(Judged.MADE, _view),
     JobType.CREATE_SEQUENCE: SqlKind(Judged.MADE, partial(_sequence, "CREATE"), at_tidb=False),
     JobType.ALTER_SEQUENCE: SqlKind(Judged.AGAIN, partial(_sequence, "ALTER"), at_tidb=False),
     JobType.DROP_TABLE: SqlKind(Judged.GONE, partial(_on_table, "DROP TABLE"), already_so=_GONE),

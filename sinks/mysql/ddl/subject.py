@@ -46,7 +46,7 @@ class DdlDelivery:
 _LEAVES_ROWS = frozenset({JobEffect.DROPS, JobEffect.EMPTIES})
 """What leaves a table which TiDB can restore, until its GC removes it."""
 
-_EXECUTED = frozenset({"text", "changes", "derived", "found"})
+EXECUTED = frozenset({"text", "changes", "derived", "found"})
 _NOT_EXECUTED = frozenset({"filtered", "nothing"})
 """``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
 
@@ -81,6 +81,12 @@ class Subject:
     def label(self) -> str:
         """``schema.table`` for messages."""
         return f"{self.schema}.{self.name}" if self.name else self.schema
+
+    @property
+    def of_views(self) -> bool:
+        """Whether it is about views alone, which hold no rows."""
+        tables = (*self.before, *self.after)
+        return self.job.kind.on is On.VIEW or (bool(tables) and all(t.info.is_view for t in tables))
 
     @property
     def info(self) -> TableInfo | None:
@@ -199,7 +205,7 @@ def _restores_another(job: Job, history: SchemaHistory, routes: Routes, outcomes
     by_hand = (
         "the target may restore other rows. Restore the table there by hand: RECOVER TABLE BY JOB with the number of the target's own job"
     )
-    if outcomes.get(drop.id) not in _EXECUTED:
+    if outcomes.get(drop.id) not in EXECUTED:
         return f"job {drop.id} dropped it, but spark_ddl does not record this as executed here, or tables were copied since: {by_hand}"
     for later in history.jobs_between(drop.version, job.version - 1):
         other = (

@@ -1,8 +1,7 @@
 """DDL text, by its tokens (``schemas.ddl_tokens``): quoted names and strings are never mistaken for keywords. Pure.
 
 A TiDB gets the upstream's text, without IF NOT EXISTS. Its sessions ignore placement policies (``tidb_placement_mode``). Names in a text are never changed: where a table
-has another name at the target (``[[spark.route]]``), its statements are made of the table infos. A view is refused where a table of it has a route. A server with
-lower_case_table_names = 0 refuses one that spells a table otherwise.
+has another name at the target (``[[spark.route]]``), its statements are made of the table infos.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,11 @@
 Promises: the text goes to the target unchanged, except that a target other than TiDB gets no TiDB feature comments, and a MySQL no IF EXISTS that it does
 not know. An error that says the target is already so counts as success (drainer.md 5.6) only if it holds for every clause: an ALTER TABLE with one
 clause that is already there executes none of them. RECOVER TABLE BY JOB is refused: its number is the upstream's.
+
+A view that the target refuses is left out, because it holds no rows: ``WaitingViews`` tries it again as long as its process lives.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +20,8 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, 
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
+
+_log = logging.getLogger(__name__)
 
 _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
@@ -118,6 +123,8 @@ class _TextDdl:
         except ApplyError as error:
             if self._answered and error.errno in _DONE_BEFORE:
                 return error
+            if makes_view(self._query):
+                return error
             if error.errno not in _ALREADY_SO:
                 raise
             if not has_all_of(session, self._database, self._query, error.errno):
@@ -146,6 +153,57 @@ class _TextDdl:
                 self.unheard = str(error)
                 raise
             raise DdlUnrecorded(f"it was executed, but the target refuses its record: {error}", error.errno, error.words) from error
+
+
+_VIEW_EXISTS = 1050
+_MADE = ("VIEW", "TABLE", "INDEX", "DATABASE", "SCHEMA", "SEQUENCE")
+
+
+def makes_view(query: str) -> bool:
+    """Whether it is CREATE VIEW: algorithm, definer and security may come before the word."""
+    spoken = [t.word for t in significant(query)]
+    return spoken[:1] == ["CREATE"] and next((word for word in spoken if word in _MADE), "") == "VIEW"
+
+
+class WaitingViews:
+    """Views that the target has refused since this process began."""
+
+    def __init__(self, sessions: Sessions, retry_policy: RetryPolicy) -> None:
+        self._sessions = sessions
+        self._retry_policy = retry_policy
+        self._waiting: dict[int, tuple[str, str]] = {}
+
+    def after(self, commit_ts: int, database: str, query: str, refused: ApplyError | None) -> bool:
+        """Note a DDL that ``execute_text`` has passed by, or try again after one that may make what a view lacks; whether it is a view that is left out."""
+        if refused is not None and refused.errno != _VIEW_EXISTS and makes_view(query):
+            self._waiting[commit_ts] = database, query
+            _log.warning(
+                "the view of the DDL of commit_ts %d is left out, and tried again after each CREATE and RENAME until this program ends: %s",
+                commit_ts,
+                refused,
+            )
+            return True
+        if self._waiting and {"CREATE", "RENAME"} & {t.word for t in significant(query)}:
+            run_retried(self._sessions, self._try, self._retry_policy)
+        return False
+
+    def _try(self, session: Session) -> None:
+        with with_autocommit(session):
+            while made := [ts for ts, (database, query) in self._waiting.items() if self._made(session, database, query)]:
+                for ts in made:
+                    del self._waiting[ts]
+                    _log.warning("the view of the DDL of commit_ts %d, which was left out, is made now", ts)
+
+    def _made(self, session: Session, database: str, query: str) -> bool:
+        try:
+            if database:
+                session.use(database)
+            session.execute(_text_for(session.flavour, query))
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            return error.errno == _VIEW_EXISTS
+        return True
 
 
 def _part_of_it(refused: ApplyError) -> ApplyError:

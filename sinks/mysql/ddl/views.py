@@ -1,0 +1,144 @@
+"""Views that the target refuses: they are left out, because they hold no rows, and tried again after a DDL that may make what they lack. [db]
+
+Promises: ``spark_ddl`` says which are left out (``LEFT_OUT``). Another try runs before its DDL is recorded as done, and is recorded with it: after a crash
+both are made again, and a view that stands counts as made.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_tokens import tokenize
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, table_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.structure import kinds_of
+from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
+
+_log = logging.getLogger(__name__)
+
+_MAY_HELP = (JobEffect.MAKES, JobEffect.RENAMES, JobEffect.RESTORES)
+
+
+def left_out(label: str, words: str) -> str:
+    """The loss."""
+    return f"{label}: the view is left out, and tried again after each CREATE and RENAME: {words}"
+
+
+def out_of_place(subject: Subject, history: SchemaHistory, config: ApplyConfig) -> str:
+    """Why a view that the job makes would not read at the target what it reads upstream; empty if it would, or the job makes none."""
+    if subject.job.type != JobType.CREATE_VIEW or subject.info is None or subject.info.view is None:
+        return ""
+    select, selection = subject.info.view.select, Selection.of(config)
+    if routed := selection.routed_name(select):
+        return f"it names {routed}, which has another name at the target"
+    tokens = [t for t in tokenize(select, backslash_escapes=False) if not t.blank]
+    names = {(a.name, b.name) for a, dot, b in zip(tokens, tokens[1:], tokens[2:], strict=False) if dot.text == "."}
+    tables = (history.find(*name, subject.job.version) for name in sorted(names))
+    strange = next((t for t in tables if t is not None and not selection.keeps(t)), None)
+    return f"it names {strange.schema}.{strange.name}, which is not replicated" if strange else ""
+
+
+def stands(session: Target, view: TableAt) -> bool:
+    """Whether the target has a view of this name with these columns."""
+    columns = tuple(c.name for c in view.info.public_columns())
+    return kinds_of(session, view.schema, view.name) == ["VIEW"] and column_names(session, view.schema, view.name) == columns
+
+
+def make_view(session: Target, subject: Subject, dialect: Dialect) -> tuple[str, ...]:
+    """Make the view of ``subject``, and tell what is lost.
+
+    Raises:
+        ApplyError: the target refuses it.
+    """
+    text = rewrite(subject, dialect, restored=False)
+    try:
+        execute(SentDdl(session, subject, dialect, text.sql))
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        quirk = around(SentDdl(session, subject, dialect, text.sql, error))
+        if quirk.subject is None:
+            raise
+        return (*quirk.losses, *make_view(session, quirk.subject, dialect))
+    return text.losses
+
+
+def note_left_out(session: Target, config: ApplyConfig, cluster_id: int, ts: int, view: TableAt, words: str) -> None:
+    """Record, in the caller's transaction, a view that a first load at ``ts`` could not make, as the job of the negative id of its table (``table_as_job``)."""
+    session.execute(
+        f"REPLACE INTO {table_of(config)} (cluster_id, job_id, commit_ts, version, early, state, query, losses, note, began, ended) "
+        "VALUES (%s, %s, %s, %s, 0, %s, '', %s, %s, NOW(3), NOW(3))",
+        [cluster_id, -view.table_id, ts, view.version, DONE, json.dumps([words], ensure_ascii=False), LEFT_OUT],
+    )
+
+
+class LeftOutViews:
+    """Those of one cluster."""
+
+    def __init__(self, session: Target, config: ApplyConfig, cluster_id: int, dialect: Dialect, history: SchemaHistory) -> None:
+        """``session``: that of the DDL."""
+        self._session = session
+        self._config = config
+        self._cluster_id = cluster_id
+        self._dialect = dialect
+        self._history = history
+
+    def try_again(self, job: Job) -> Mapping[int, tuple[str, ...]]:
+        """Make those that the target takes now, after ``job``; what is lost of each, by the job that was left out."""
+        if job.kind.effect not in _MAY_HELP:
+            return {}
+        waiting, made = dict(self._waiting(job)), dict[int, tuple[str, ...]]()
+        while found := {job_id: losses for job_id, view in waiting.items() if (losses := self._made(view)) is not None}:
+            made |= found
+            waiting = {job_id: view for job_id, view in waiting.items() if job_id not in found}  # a view may need another
+        return made
+
+    def note_made(self, made: Mapping[int, tuple[str, ...]]) -> None:
+        """Record, in the caller's transaction, that they are there."""
+        for job_id, losses in made.items():
+            self._session.execute(
+                f"UPDATE {table_of(self._config)} SET note = 'text', losses = %s WHERE cluster_id = %s AND job_id = %s",
+                [json.dumps(losses, ensure_ascii=False), self._cluster_id, job_id],
+            )
+
+    def _waiting(self, job: Job) -> list[tuple[int, Subject]]:
+        """Those that are there upstream after ``job``, as they are then, by the job that was left out."""
+        sql = f"SELECT job_id FROM {table_of(self._config)} WHERE cluster_id = %s AND state = %s AND note = %s ORDER BY version"
+        routes, found = Routes.of(self._config), []
+        for (job_id,) in self._session.query(sql, [self._cluster_id, DONE, LEFT_OUT]):
+            for table_id in self._history.touched.get(int(job_id), ()) if job_id > 0 else (-int(job_id),):
+                view = self._history.table_at(table_id, job.version)
+                if job_id == job.id or view is None or not view.info.is_view:
+                    continue
+                made = replace(table_as_job(view, self._history), type=int(JobType.CREATE_VIEW), version=job.version)
+                there = routes.moved(view)
+                subject = Subject(made, "", there.schema, there.name, (), (there,))
+                if not out_of_place(subject, self._history, self._config):
+                    found.append((int(job_id), subject))
+        return found
+
+    def _made(self, subject: Subject) -> tuple[str, ...] | None:
+        """What is lost of the view that is made now, or stands; None: the target still refuses it."""
+        try:
+            self._session.use(subject.schema)
+            losses = make_view(self._session, subject, self._dialect)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            if error.errno != EXISTS_TABLE or not stands(self._session, subject.after[0]):
+                return None
+            losses = ()
+        _log.info("%s is made: the target takes it now", subject.label)
+        return losses
