@@ -148,7 +148,7 @@ class DdlRecord:
     def __init__(self, session: Target, step: DdlStep, config: ApplyConfig, lease: Lease) -> None:
         """Of ``step``, in the cluster of the lease."""
         self._session = session
-        self._step = step
+        self.step = step
         self._config = config
         self._lease = lease
         self._tries: list[dict[str, str]] = []
@@ -160,7 +160,7 @@ class DdlRecord:
         """What earlier calls have left."""
         rows = self._session.query(
             f"SELECT {RECORDED} FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
-            [self._lease.cluster_id, self._step.job.id],
+            [self._lease.cluster_id, self.step.job.id],
         )
         found = RecordedTry(*rows[0]) if rows else None
         self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
@@ -169,7 +169,7 @@ class DdlRecord:
 
     def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
         """The outcome of an earlier call for the same step, when the answer to its commit was lost."""
-        if found is None or found.state in (INTENT, REFUSED) or found.commit_ts != self._step.commit_ts:
+        if found is None or found.state in (INTENT, REFUSED) or found.commit_ts != self.step.commit_ts:
             return None
         frozen = from_json(found.frozen or "{}")
         return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")), frozen)
@@ -193,7 +193,7 @@ class DdlRecord:
         self.told = tuple(dict.fromkeys((*self.told, *words)))
         self._session.execute(
             f"UPDATE {table_of(self._config)} SET losses = %s, executed = IF(%s = '', executed, %s) WHERE cluster_id = %s AND job_id = %s",
-            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._lease.cluster_id, self._step.job.id],
+            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._lease.cluster_id, self.step.job.id],
         )
 
     def write_refused(self) -> None:
@@ -202,7 +202,7 @@ class DdlRecord:
         check(self._session, self._lease)
         self._session.execute(
             f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-            [REFUSED, self._tries_json(), self._lease.cluster_id, self._step.job.id, INTENT, REFUSED],
+            [REFUSED, self._tries_json(), self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
         )
         self._session.commit()
 
@@ -211,7 +211,7 @@ class DdlRecord:
 
     def write_intent(self, sql: str, picture: str) -> None:
         """Record what is about to be executed; ``picture``: the target before it, as JSON."""
-        step = self._step
+        step = self.step
         columns = "cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, losses, tries, began"
         write(
             self._session,
@@ -234,7 +234,7 @@ class DdlRecord:
 
     def write_done(self, outcome: DdlOutcome, on_done: Callable[[Target], None]) -> None:
         """Record the outcome, and what ``on_done`` writes, in one transaction."""
-        step = self._step
+        step = self.step
         self._session.begin()
         check(self._session, self._lease)
         self._session.execute(

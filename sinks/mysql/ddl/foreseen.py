@@ -18,9 +18,9 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, altered_by, by_changes
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import ExecutionCheck, snapshot_of, unlike
-from pyspark_tidb_binlog.sinks.mysql.ddl.executor import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import rehearsed
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
