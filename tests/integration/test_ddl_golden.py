@@ -170,6 +170,31 @@ def test_a_crash_at_each_point_of_each_ddl_executes_it_once(mariadb: PrivateMari
     assert states == [("done",)]
 
 
+def test_a_crash_at_each_point_of_refused_definitions_changes_nothing(mariadb: PrivateMariaDB, config: ApplyConfig) -> None:
+    """The DDLs of public bug reports, each taken in some form."""
+    case, found = load_case("reports"), []
+    for crashes in (False, True):
+        for step in ddl_steps(case):
+            if crashes:
+                crash_through(mariadb, config, step, case.history)
+            else:
+                with connect(mariadb.target(), config) as session:
+                    assert apply_ddl(session, step, case.history, config, held(session), lambda _: None).state == "done"
+        with connect(mariadb.target(), config) as session:
+            names = [
+                tuple(map(str, row))
+                for row in session.query(
+                    f"SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ({', '.join(['%s'] * len(case.info['databases']))}) ORDER BY 1, 2",
+                    case.info["databases"],
+                )
+            ]
+            found.append(take_snapshot(session, case.info["databases"], names).objects | {"losses": losses(session, config)})
+            drop_all(session)
+            ensure_ddl_table(session, config)
+    shown = [{name: one if name == "losses" else one.create for name, one in objects.items()} for objects in found]
+    assert len(shown[0]) > 50 and shown[0] == shown[1]
+
+
 def table_json(table_id: int, name: str, partitions: tuple[tuple[int, str], ...] = ()) -> dict[str, Any]:
     kind = {"Tp": 3, "Flag": 4099, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
     column = {"id": 1, "name": {"O": "id"}, "offset": 0, "type": kind, "state": 5}

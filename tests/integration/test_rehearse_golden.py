@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mar
 SMALL = Cut(step_bytes=500, max_bytes=3000)
 LARGE = Cut(step_bytes=8_000, max_bytes=60_000)
 TINY = Cut(step_bytes=200, max_bytes=1000)
-CASES = {"keys": SMALL, "ddl": SMALL, "txn": TINY, "beyond_mysql": TINY, "types": LARGE, "bank": LARGE, "online": LARGE}
+CASES = {"keys": SMALL, "ddl": SMALL, "txn": TINY, "beyond_mysql": TINY, "reports": SMALL, "types": LARGE, "bank": LARGE, "online": LARGE}
 IN_RAW = ("txn",)
 """Those that ``make test`` replicates in raw here; after pairing, transactions are the same in both deliveries."""
 ELSEWHERE = {"bank": "test_bank_looks.py", "ddl": "test_migration.py", "online": "test_a_target_that_takes_only_short_statements"}
