@@ -75,7 +75,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, declare, partition_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import beside_gbk, dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of, converted_otherwise, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
@@ -159,7 +159,7 @@ class _Run:
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
-        self._dialect = dialect_of(session, config)
+        self._dialect = beside_gbk(session, dialect_of(session, config), self._subject.after)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._never = why_not_restored(self._subject.job, self._dialect.flavour)
@@ -437,7 +437,9 @@ class _Run:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
         found = around(self._sent(now=now)).first
         for sql in found:
-            _log.info("DDL at commit_ts %d: rebuilt first, because it has instant columns: %s", self._step.commit_ts, sql)
+            _log.info(
+                "DDL at commit_ts %d: changed first, because the server refuses the statement otherwise: %s", self._step.commit_ts, sql
+            )
             self._tried("rebuild", sql)
         return self._snapshot() if found else now
 

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -93,7 +93,8 @@ def foreseen(
         if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
-        yield from _Look(session, step, subject, dialect_of(session, config), seen).remarks()
+        dialect = beside_gbk(session, dialect_of(session, config), subject.after)
+        yield from _Look(session, step, subject, dialect, seen).remarks()
         seen.after(subject)
 
 
