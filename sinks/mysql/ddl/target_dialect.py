@@ -4,6 +4,7 @@ TiDB stores every non-binary string as UTF-8 and omits the clause for its own de
 one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys that differ in TiDB are equal on the target.
 
 With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a MySQL, because only utf8mb4 has a collation of bytes without padding.
+Columns of gbk become utf8mb4 at both servers (``Dialect.column_charset``).
 """
 
 import re
