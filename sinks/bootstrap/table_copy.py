@@ -200,8 +200,8 @@ class _Chunk:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:
             raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
-        for one in noted(statement):
-            _log.warning("%s", in_words(one, self._place.apply.log_row_data))
+        if told := noted(statement):
+            _log.warning("%s (%d such rows in one statement)", in_words(told[0], self._place.apply.log_row_data), len(told))
         if found:
             raise FindingError(
                 f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the definitions of the two tables. Or drop the "
