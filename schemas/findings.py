@@ -21,6 +21,8 @@ class FindingKind(enum.StrEnum):
     """Binlogs that the Pumps no longer have, or that are damaged there (``fail-on-data-loss = false``)."""
     DDL = "ddl"
     """A DDL was skipped or quarantined, or lost part of its effect on the target."""
+    FAILOVER = "failover"
+    """The row is as upstream, but the target refuses each later change of it by an application."""
 
 
 @dataclass(frozen=True, slots=True)

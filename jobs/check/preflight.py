@@ -38,9 +38,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, load_out
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import LOST_IN_GBK, beside_gbk, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
-from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
@@ -372,6 +372,8 @@ class TargetCheck:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
+            if statement := out_of_gbk(table, at, beside_gbk(self._session, dialect, [table])):
+                yield note(name, f"has gbk columns, in which the server has a question mark for {LOST_IN_GBK}", f"execute {statement}")
             if (keys := folded_keys(table.info, at, apply, dialect)) is not None:
                 yield note(name, keys.what, keys.todo)
             if strange := [c.name for c in table.info.target_columns() if (there_as := at.column(c.name)) and other_words(c, there_as)]:

@@ -5,6 +5,7 @@ exactly once, however often the process is killed. Rows are written with a plain
 changes a row, an error names the table. Memory holds one statement (about 1 MiB, or one row) at a time.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
@@ -25,15 +27,17 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, 
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
-from pyspark_tidb_binlog.sinks.mysql.effects import judge
+from pyspark_tidb_binlog.sinks.mysql.effects import judge, noted
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, run_transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
+
+_log = logging.getLogger(__name__)
 
 _FIRST_ROWS, _MOST_ROWS = 500, 20_000
 """Rows of a chunk: the first one, and any."""
@@ -183,7 +187,8 @@ class _Chunk:
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
         limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
-        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros):
+        told = noted_in(zip(self._columns, values, strict=True), session.flavour)
+        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, told):
             self._insert(session, statement)
             self.bytes += len(statement.sql)
         self.rows += count
@@ -195,6 +200,8 @@ class _Chunk:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:
             raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
+        if told := noted(statement):
+            _log.warning("%s (%d such rows in one statement)", in_words(told[0], self._place.apply.log_row_data), len(told))
         if found:
             raise FindingError(
                 f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the definitions of the two tables. Or drop the "

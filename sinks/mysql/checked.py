@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.effects import (
     finding,
     judge,
     matched,
+    noted,
     refused_by_another,
 )
 from pyspark_tidb_binlog.sinks.mysql.moves import HeldValues, RowMove
@@ -78,6 +79,7 @@ class Effects:
                 self._whole(statement, closely)
             elif found := self._row(statement, closely):
                 self._doubt(statement, found)
+            self.findings += noted(statement)
             self._number += 1
         return rows
 
@@ -108,7 +110,7 @@ class Effects:
                     raise self._refusal(move.update, error) from (error if self._settings.log_row_data else None)
                 self._session.execute(f"ROLLBACK TO SAVEPOINT {_MOVES}")
                 return False
-            findings += judge(move.update, answer, 1 - found)
+            findings += (*judge(move.update, answer, 1 - found), *noted(move.fresh))
             if not found:
                 findings += self._row(move.fresh, closely=True)
         self._session.execute(f"RELEASE SAVEPOINT {_MOVES}")
@@ -169,7 +171,7 @@ class Effects:
             rows += 1
             held = kept.get(move.row)
             written = move.fresh if held is None else move.put(held)
-            self.findings += self._row(written, closely=True)
+            self.findings += (*self._row(written, closely=True), *noted(written))
             words = "" if held is None else move.lost(held)
             if move.row not in kept:
                 names = ", ".join(other.name for other in move.others)

@@ -143,6 +143,8 @@ def indexed_columns(info: TableInfo) -> frozenset[str]:
     return frozenset(i.columns[0].name for i in info.indexes if i.columns)
 
 
+JSON_DEPTH = {Flavour.MARIADB: 31, Flavour.MYSQL: 100}
+"""How deep a JSON document may be nested. A MariaDB holds a deeper one, but the CHECK of a JSON column refuses it; a MySQL holds none."""
 _DOUBLE_BITS = 53
 _LIKE_THE_STATEMENT = frozenset({"utf8mb4", "utf8", "utf8mb3", "ascii"})
 """Charsets in which a text is the bytes that it is in a statement."""

@@ -82,6 +82,12 @@ def changed_values(statement: Statement, answer: StatementResult) -> tuple[Findi
     return (finding(statement, FindingKind.VALUE, words),) if words else ()
 
 
+def noted(statement: Statement) -> tuple[Finding, ...]:
+    """The findings that were known before the statement was sent, one for each row."""
+    rows = statement.cut() if statement.noted else ()
+    return tuple(finding(row, kind, words) for row in rows for kind, words, _ in row.noted)
+
+
 def matched(answer: StatementResult) -> int:
     """The rows that an UPDATE found: the first number of its info, since ``affected`` does not count rows that were so already."""
     if answer.affected:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, is_text_or_words, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition, column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, Charset, Dialect, is_text_or_words, spelled
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes, is_text, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 
@@ -220,6 +220,17 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
     if charset not in {_HOLDS_ALL, wanted.charset, own} or (recoded and collate != spelled(wanted.collate)):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
+
+
+def out_of_gbk(table: TableAt, there: TargetTable, dialect: Dialect) -> str:
+    """The ALTER TABLE that makes gbk columns of the target what a CREATE TABLE would make them; empty: there are none, or they must stay."""
+    found = ((c, there.column(c.name)) for c in table.info.public_columns() if dialect.charset(c.charset, c.collate).charset == GBK)
+    changes = [
+        f"MODIFY {column_definition(c, table.info, dialect, explicit=True, type_=at.type.upper() if is_text(c) else '')}"
+        for c, at in found
+        if at is not None and at.charset == GBK and dialect.column_charset(c, table.info).charset != GBK
+    ]
+    return f"ALTER TABLE {table_name(there.schema, there.name)} {', '.join(changes)}" if changes else ""
 
 
 def differs(old: ColumnInfo | None, new: ColumnInfo) -> bool:

@@ -120,7 +120,7 @@ def _folded(column: ColumnInfo, there: str, apply: ApplyConfig) -> frozenset[str
 def _mended(
     info: TableInfo, there: TargetTable, columns: list[tuple[ColumnInfo, TargetColumn]], apply: ApplyConfig, dialect: Dialect
 ) -> str:
-    if any(_folded(own, dialect.charset(own.charset, own.collate).collate, apply) for own, _ in columns):
+    if any(_folded(own, dialect.column_charset(own, info).collate, apply) for own, _ in columns):
         return "this server has no collation that keeps the texts of such a key apart (docs/charset-mapping.md)"
     # The target's own length: MODIFY to a shorter one fails, or cuts values.
     changes = ", ".join(

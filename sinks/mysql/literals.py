@@ -6,6 +6,7 @@ No sql_mode lets a value terminate its literal: quotes and backslashes are doubl
 """
 
 import enum
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
+from pyspark_tidb_binlog.sinks.engine.fold import Mask
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_bytes
 
 
@@ -92,6 +94,23 @@ def join_conditions(opening: bytes, terms: Iterable[tuple[bytes, tuple[bytes, ..
         columns += [cells] * len(others)
         between += others
     return join_cells(opening, columns, between, between[-1] + closing)
+
+
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STRING = re.compile(rb'"[^"]*"')
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+
+
+def deeper(documents: pa.Array, depth: int) -> Mask:
+    """Mask of the JSON texts that are nested deeper than ``depth``. Only a text with more opening brackets is looked at by itself."""
+    opening = pc.add(pc.count_substring(documents, "["), pc.count_substring(documents, "{"))
+    found = pc.fill_null(pc.greater(opening, depth), False).to_numpy(zero_copy_only=False).copy()
+    for place in np.flatnonzero(found).tolist():
+        text = documents[place].cast(pa.binary()).as_py()
+        brackets = _STRING.sub(b"", _ESCAPED.sub(b"", text).translate(None, _NO_STRUCTURE))
+        levels = np.cumsum(np.where(np.isin(np.frombuffer(brackets, np.uint8), (0x5B, 0x7B)), 1, -1))
+        found[place] = levels.max(initial=0) > depth
+    return found  # type: ignore[no-any-return]
 
 
 def text_of(rows: pa.BinaryArray) -> memoryview:

@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
 from pyspark_tidb_binlog.sinks.engine.row_ops import holds_rows
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
+    JSON_DEPTH,
     Flavour,
     change_tail,
     delete_head,
@@ -50,10 +51,10 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
     table_name,
     write_head,
 )
-from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, join_conditions, literals
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, deeper, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove, one_row, row_hash
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Noted, Origin, Phase, Statement, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +465,7 @@ class TableBuilder:
             piece = new.slice(start, count)
             cells = self._cells(piece.rows, self.columns)
             rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
-            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows))
+            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows), self.noted(piece.rows))
         return found
 
     def moves(self, old: OldRows, new: Images, source: RowSource, keys: pa.ChunkedArray) -> Iterator[RowMove]:
@@ -591,14 +592,42 @@ class TableBuilder:
         return pc.cast(values, pa.int64(), safe=False) if signed else values
 
     def _taken(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
-        """``values`` with NULLs replaced by the zero value where the column of a frozen table is NOT NULL."""
+        """``values`` as the target can hold them: JSON null for a document that is too deep, the zero value for NULL where a frozen table has NOT NULL."""
+        if column.tp == ColumnType.JSON and self.flavour is Flavour.MYSQL and (deep := deeper(values, JSON_DEPTH[self.flavour])).any():
+            values = pc.if_else(pa.array(deep), pa.scalar("null", values.type), values)
         if column.id not in self.table.narrow or not values.null_count:
             return values
         return pc.fill_null(values, pa.scalar(zero_value(column), values.type))
 
+    def noted(self, images: pa.RecordBatch) -> list[Noted]:
+        """What is to be said of these new rows whatever the server answers."""
+        return noted_in([(c, images.column(c.name)) for c in self.columns], self.flavour)
+
     def _zero_enums(self, images: pa.RecordBatch) -> list[tuple[str, Mask]]:
         enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]
         return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
+
+
+_TOO_DEEP = {
+    Flavour.MARIADB: (
+        FindingKind.FAILOVER,
+        "the document in {column} is nested deeper than {depth}. The row is as upstream, but a session of an application cannot update it (error 4025) "
+        "unless it sets check_constraint_checks = 0",
+    ),
+    Flavour.MYSQL: (
+        FindingKind.VALUE,
+        "the document in {column} is nested deeper than {depth}, which MySQL cannot hold (error 3157). It was replaced by JSON null",
+    ),
+}
+
+
+def noted_in(columns: Iterable[tuple[ColumnInfo, pa.Array]], flavour: Flavour) -> list[Noted]:
+    """The findings about values that are written, which the server does not warn of."""
+    if flavour not in _TOO_DEEP:
+        return []
+    (kind, words), depth = _TOO_DEEP[flavour], JSON_DEPTH[flavour]
+    found = ((c.name, deeper(values, depth)) for c, values in columns if c.tp == ColumnType.JSON)
+    return [(kind, words.format(column=name, depth=depth), deep) for name, deep in found if deep.any()]
 
 
 def _cells_of(column: ColumnInfo, values: pa.Array) -> Cells:

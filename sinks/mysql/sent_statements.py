@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.findings import Finding, in_words
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, key_text
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
@@ -61,6 +61,7 @@ def stop_at_findings(findings: Sequence[Finding], settings: ApplyConfig) -> None
     Raises:
         FindingError: it must not be committed.
     """
+    findings = [found for found in findings if found.kind is not FindingKind.FAILOVER]
     if not findings or settings.on_finding != "stop":
         return
     first = in_words(findings[0], settings.log_row_data)

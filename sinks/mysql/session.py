@@ -62,6 +62,7 @@ _OURS = frozenset(
         "time_zone",
         "sql_mode",
         "foreign_key_checks",
+        "check_constraint_checks",
         "unique_checks",
         "sql_select_limit",
         "sql_notes",
@@ -87,6 +88,7 @@ _IF_KNOWN = (
     ("sql_auto_is_null", "0"),  # IS NULL finds NULL
     ("completion_type", "0"),  # COMMIT ends the transaction, and opens or closes nothing else
     ("sql_quote_show_create", "1"),  # definitions are read with their names quoted
+    ("check_constraint_checks", "0"),  # MariaDB: its CHECK of a JSON column refuses documents that the upstream holds
     ("max_statement_time", "0"),  # MariaDB: a long DDL is no refused one
     ("max_execution_time", "0"),  # MySQL, TiDB: the same of reads
     ("sql_if_exists", "0"),  # MariaDB: a DDL on what is missing fails instead of doing nothing

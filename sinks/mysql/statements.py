@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
 from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+Noted = tuple[FindingKind, str, Mask]
+"""A finding that is known before its rows are written: its kind, its words, and its rows."""
 
 
 class Phase(enum.StrEnum):
@@ -77,6 +80,8 @@ class Statement:
     """Offsets in ``sql`` where each row's text ends, without ``between``: int64. A single value for several rows = it cannot be split."""
     zero_enums: tuple[tuple[str, bytes], ...] = ()
     """ENUM columns with 0 in some rows, and the numbers of those rows: int64. Servers warn about each."""
+    noted: tuple[tuple[FindingKind, str, bytes], ...] = ()
+    """Findings that are known before it is sent (``Noted``), and the numbers of their rows: int64."""
     between: bytes = b","
     """What separates the texts of two rows."""
     deprecated: int = 0
@@ -114,6 +119,7 @@ class Statement:
                 commit_ts=self.commit_ts[number * 8 : number * 8 + 8],
                 ends=np.array([self.begin + len(text)], dtype="<i8").tobytes(),
                 zero_enums=tuple((name, bytes(8)) for name, rows in self.zero_enums if number in _ints(rows)),
+                noted=tuple((kind, words, bytes(8)) for kind, words, rows in self.noted if number in _ints(rows)),
             )
 
     def as_replace(self) -> bytes:
@@ -160,7 +166,13 @@ class Ahead:
 
 
 def split(
-    shape: Statement, tail: bytes, rows: pa.BinaryArray, commit_ts: Ints, limits: tuple[int, int], zeros: Sequence[tuple[str, Mask]] = ()
+    shape: Statement,
+    tail: bytes,
+    rows: pa.BinaryArray,
+    commit_ts: Ints,
+    limits: tuple[int, int],
+    zeros: Sequence[tuple[str, Mask]] = (),
+    noted: Sequence[Noted] = (),
 ) -> list[Statement]:
     """Statements of consecutive rows modelled on ``shape``, whose ``sql`` is everything before the first row.
 
@@ -171,6 +183,7 @@ def split(
         commit_ts: of each row.
         limits: maximum bytes and rows of a statement; it has at least one row.
         zeros: ENUM columns and the rows in which they are 0.
+        noted: findings that are known already.
     """
     max_bytes, max_rows = limits
     ends, text = row_ends(rows), text_of(rows)
@@ -190,11 +203,16 @@ def split(
                 commit_ts=commit_ts[here].astype("<i8").tobytes(),
                 begin=len(shape.sql),
                 ends=(ends[here] - begin - gap + len(shape.sql)).astype("<i8").tobytes(),
-                zero_enums=tuple((name, np.flatnonzero(mask[here]).astype("<i8").tobytes()) for name, mask in zeros if mask[here].any()),
+                zero_enums=tuple((name, _numbers(mask[here])) for name, mask in zeros if mask[here].any()),
+                noted=tuple((kind, words, _numbers(mask[here])) for kind, words, mask in noted if mask[here].any()),
             )
         )
         first = end
     return found
+
+
+def _numbers(mask: Mask) -> bytes:
+    return np.flatnonzero(mask).astype("<i8").tobytes()
 
 
 def _ints(packed: bytes) -> Ints:

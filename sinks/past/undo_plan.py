@@ -169,7 +169,8 @@ class UndoPlan:
         """The statements, each on its own: they are for a session of a person. Each change names the whole present row that it expects."""
         yield from (f"-- {line}" for line in self.summary().splitlines())
         if self.nets:
-            yield from (*(f"{setting};" for setting in SETTINGS), "BEGIN;")
+            unchecked = ("SET check_constraint_checks = 0",) if flavour is Flavour.MARIADB else ()
+            yield from (*(f"{setting};" for setting in (*SETTINGS, *unchecked)), "BEGIN;")
             for _, _, statements in self._steps(flavour):
                 # Clients that read a file take \r\n for \n.
                 yield from (f"{sql.decode()};".replace("\r", "\\r") for sql in statements.to_pylist())

@@ -269,6 +269,7 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
             also="FOREIGN KEY fk2 (down) REFERENCES shapes.child (id)",
         ),
         StillTable(Table("nothing", (Column("id", "int"),), ("id",)), "shapes"),
+        StillTable(Table("deep", (Column("id", "int"), Column("j", "json")), ("id",)), "shapes"),
         StillTable(Table(weird, (Column(weird, "int"), Column("%", "varchar(9)"), Column("select", "int")), (weird,)), "shapes"),
         StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob"), Column("t", "longtext")), ("id",)), "shapes"),
         StillTable(Table("keyless", (Column("a", "int"),)), "shapes"),
@@ -291,6 +292,8 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
         cursor.execute(f"INSERT INTO shapes.{name} SELECT seq, '%s', seq FROM shapes.seq_1_to_10")
         cursor.execute("INSERT INTO shapes.huge VALUES (1, RANDOM_BYTES(1024), 'a'), (3, 0x00, 'c')")
         cursor.execute("INSERT INTO shapes.huge SELECT 2, REPEAT(UNHEX('000127FF5CC3A90A'), 2621440), REPEAT('ß', 1000)")
+        cursor.execute("SET SESSION check_constraint_checks = 0")
+        cursor.execute("INSERT INTO shapes.deep VALUES (1, '[]'), (2, CONCAT(REPEAT('[', 60), REPEAT(']', 60))), (3, NULL)")
         cursor.execute("INSERT INTO shapes.keyless SELECT seq % 3 FROM shapes.seq_1_to_40")
         cursor.execute("INSERT INTO shapes.only_keys SELECT 18446744073709551615 - seq % 4, CHAR(seq) FROM shapes.seq_1_to_40")
         cursor.execute(f"INSERT INTO shapes.{quote_name(longest)} VALUES ('a'), ('語')")

@@ -1,6 +1,7 @@
-"""Keys of a table made without any charset clause compare as TiDB's do, whatever the target's defaults are."""
+"""Keys of a table made without any charset clause compare as TiDB's do, whatever the target's defaults are; and gbk, of which servers lack characters."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support import ddl_jobs
+from tests.support.ddl_jobs import INT, database, foreign_key, history, index, partitioned, steps_of
+from tests.support.ddl_target import apply, ddl_session, dying, losses
 from tests.support.leases import held
 from tests.support.private_mysql import NO_PAD_BIN
 
@@ -89,3 +93,129 @@ def test_keys_compare_as_upstream(session: Session) -> None:
     assert session.query("SELECT k FROM cs.t WHERE k = 'a '") == [("a ",)]
     assert session.query("SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'cs'") == [(NO_PAD_BIN,)]
     assert session.query("SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = 'cs'") == [(NO_PAD_BIN,)]
+
+
+GBK = {**TEXT, "Flag": 0, "Charset": "gbk", "Collate": "gbk_chinese_ci"}
+ID = ddl_jobs.column(1, "id", {**INT, "Flag": 4099})
+BY_CASE = "is utf8mb4, because the server's gbk lacks characters: it compares by case"
+STAYS = "stays gbk, because a key or a partition needs that: the server's gbk has a question mark for €, ǹ, 〾, ⿰ to ⿻ and 66 characters from ⺁ to 䶮"
+LONG = {**GBK, "Flen": 1000}
+
+
+def gbk_table(kind: dict[str, Any] = GBK, table_id: int = 10, name: str = "t", **more: Any) -> dict[str, Any]:
+    keys = {"index_info": [index(1, "u", ("k", 1), unique=True)]} if more.pop("keyed", False) else {}
+    first = ID if more.get("pk_is_handle", True) else ddl_jobs.column(1, "id", {**INT, "Flag": 1})
+    return ddl_jobs.table(table_id, name, [first, ddl_jobs.column(2, "k", kind)], **keys, **more)
+
+
+@pytest.fixture
+def here(mariadb: PrivateMariaDB) -> Iterator[Session]:
+    with ddl_session(mariadb.target()) as session:
+        yield session
+
+
+def charsets(session: Session, *tables: str) -> list[str]:
+    listed = ", ".join(f"'{name}'" for name in tables or ("t",))
+    found = session.query(
+        "SELECT character_set_name, collation_name FROM information_schema.columns WHERE table_schema = 'd' AND character_set_name IS NOT NULL "
+        f"AND table_name IN ({listed}) ORDER BY table_name DESC, ordinal_position"
+    )
+    return ["wide" if one == ("utf8mb4", NO_PAD_BIN) else str(one[0]) for one in found]
+
+
+def run_all(session: Session, *jobs: dict[str, Any]) -> None:
+    """The first one makes the database."""
+    made = history(database(1), *jobs)
+    for step in steps_of(made, {}):
+        assert apply(session, step, made).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("info", "charset", "loss"),
+    [
+        (gbk_table(keyed=True), "wide", BY_CASE),
+        (gbk_table(charset="gbk", collate="gbk_chinese_ci"), "wide", BY_CASE),
+        (gbk_table({**GBK, "Charset": "", "Collate": "gbk_chinese_ci"}, keyed=True), "wide", BY_CASE),
+        (gbk_table({**GBK, "Tp": 247, "Elems": ["⺁", "€"]}), "wide", BY_CASE),
+        (gbk_table({**GBK, "Collate": "gbk_bin"}, keyed=True), "wide", ""),
+        (gbk_table(LONG), "wide", BY_CASE),
+        (gbk_table(LONG, keyed=True), "gbk", STAYS),
+        (gbk_table({**GBK, "Flen": 768}, keyed=True), "wide", BY_CASE),
+        (gbk_table(pk_is_handle=False, partition=partitioned(1, (31, "p0", "'中'"), columns=("k",))), "gbk", STAYS),
+    ],
+)
+def test_gbk_becomes_utf8mb4_where_it_can(here: Session, info: dict[str, Any], charset: str, loss: str) -> None:
+    run_all(here, ddl_jobs.job(2, 3, info, query="create table t"))
+    assert charsets(here) == [charset]
+    assert losses(here) == ([f"d.t: column k {loss}"] if loss else [])
+
+
+def test_columns_of_gbk_come_later(here: Session) -> None:
+    """A default that the server's gbk lacks; a key for which the column is too wide, which leaves it as it is."""
+    made = gbk_table(LONG)
+    z = ddl_jobs.column(3, "z", {**GBK, "Tp": 254, "Flag": 1, "Flen": 3}, default="⺁", origin_default="⺁")
+    added = {**made, "cols": [*made["cols"], {**z, "offset": 2}]}
+    keyed = {**added, "index_info": [index(1, "i", ("k", 1))]}
+    said = {**keyed, "cols": [keyed["cols"][0], {**keyed["cols"][1], "comment": "said"}, keyed["cols"][2]]}
+    back = {**said, "cols": [*said["cols"][:2], {**said["cols"][2], "type": {**z["type"], "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}}]}
+    run_all(here, ddl_jobs.job(2, 3, made), ddl_jobs.job(3, 5, added))
+    assert charsets(here) == ["wide", "wide"]
+    here.execute("INSERT INTO d.t (id, k) VALUES (1, '⺁€〾')")
+    here.commit()
+    jobs = [
+        ddl_jobs.job(number, kind, info)
+        for number, kind, info in ((2, 3, made), (3, 5, added), (4, 7, keyed), (5, 12, said), (6, 12, back))
+    ]
+    every = history(database(1), *jobs)
+    for step in steps_of(every, {})[3:]:
+        with dying("after-ddl"):
+            apply(here, step, every)
+        here.rollback()
+        assert apply(here, step, every).state == "done"
+    assert charsets(here) == ["wide", "wide"]
+    assert here.query("SELECT k, z FROM d.t") == [("⺁€〾", "⺁")]
+    assert losses(here) == [f"d.t: column {name} {BY_CASE}" for name in ("k", "z")]
+
+
+def test_a_column_that_is_gbk_at_the_target_stays_so(here: Session) -> None:
+    """Made by hand, or by a release before; and so does one that refers to it."""
+    here.execute("CREATE DATABASE d")
+    here.execute("CREATE TABLE d.t (id INT PRIMARY KEY, k VARCHAR(20) CHARACTER SET gbk COLLATE gbk_chinese_ci, UNIQUE u (k))")
+    made = gbk_table(keyed=True)
+    said = {**made, "cols": [made["cols"][0], {**made["cols"][1], "comment": "said"}]}
+    child = {"index_info": [index(1, "i", ("k", 1))], "fk_info": [foreign_key("fk", "k", "t", "k")]}
+    two = ddl_jobs.table(11, "c", [ID, ddl_jobs.column(2, "k", GBK), ddl_jobs.column(3, "m", GBK)], **child)
+    run_all(here, ddl_jobs.job(2, 3, made), ddl_jobs.job(3, 12, said), ddl_jobs.job(4, 3, two))
+    assert charsets(here, "t", "c") == ["gbk", "gbk", "wide"]
+    assert losses(here) == [f"d.t: column k {BY_CASE}", f"d.c: column k {STAYS}", f"d.c: column m {BY_CASE}"]
+    assert here.query("SELECT constraint_name FROM information_schema.referential_constraints WHERE constraint_schema = 'd'") == [("fk",)]
+
+
+@pytest.mark.parametrize("by", ["id", "k"])
+@pytest.mark.parametrize("former", ["t", "x", "both", ""])
+def test_a_partition_is_exchanged_with_a_table_in_gbk(here: Session, by: str, former: str) -> None:
+    """``former``: what is gbk at the target. ``by``: what divides the table; by its text the table stays gbk."""
+
+    def parted(first: int) -> dict[str, Any]:
+        over = {"expr": "`id`"} if by == "id" else {"columns": ("k",)}
+        return gbk_table(table_id=20, partition=partitioned(1, (first, "p0", "9" if by == "id" else "'z'"), **over), pk_is_handle=False)
+
+    other = gbk_table(table_id=11, name="x", pk_is_handle=False)
+    query = "alter table t exchange partition p0 with table x"
+    every = history(
+        database(1), ddl_jobs.job(2, 3, parted(21)), ddl_jobs.job(3, 3, other), ddl_jobs.job(4, 42, parted(11), table_id=11, query=query)
+    )
+    *steps, last = steps_of(every, {})
+    for step in steps:
+        apply(here, step, every)
+    for name in {"both": ["t", "x"]}.get(former, [former] if former else []):
+        here.execute(f"ALTER TABLE d.{name} MODIFY k VARCHAR(20) CHARACTER SET gbk COLLATE gbk_chinese_ci NULL")
+    here.execute("INSERT INTO d.t VALUES (1, 'a')")
+    here.execute("INSERT INTO d.x VALUES (2, 'b')")
+    here.commit()
+    with dying("after-ddl"):
+        apply(here, last, every)
+    here.rollback()
+    assert apply(here, last, every).state == "done"
+    assert charsets(here, "t", "x") == (["gbk"] if by == "k" or former == "both" else ["wide"]) * 2
+    assert [here.query(f"SELECT k FROM d.{name}") for name in ("t", "x")] == [[("b",)], [("a",)]]

@@ -28,6 +28,7 @@ from tests.support.certificates import Authority, table_of
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.ddl_target import CONFIG, ddl_session
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump
+from tests.support.private_mysql import NO_PAD_BIN
 from tests.support.pump_writes import config_of
 
 pytestmark = pytest.mark.mysql
@@ -152,6 +153,20 @@ def test_columns_that_change_values(check: Checks, session: Session) -> None:
     found = check()
     assert found.line("column k is char(20)").startswith("note") and "cuts off blanks" in found.line("column k is")
     assert found.code == 1 and "column id is float instead of INT" in found.hindering[0] and len(found.hindering) == 1
+
+
+def test_columns_in_gbk(check: Checks, session: Session) -> None:
+    gbk = table(
+        10, "t", [column(1, "id", {**INT, "Flag": 4099}), column(2, "k", {**VARCHAR, "Charset": "gbk", "Collate": "gbk_chinese_ci"})]
+    )
+    session.execute("ALTER TABLE d.t MODIFY k VARCHAR(30) CHARACTER SET gbk COLLATE gbk_chinese_ci")
+    found = check([JOBS[0], job(2, 3, gbk, query="create table t (id int primary key, k varchar(20) character set gbk)"), *JOBS[2:]])
+    line = found.line("in which the server has a question mark for €, ǹ")
+    assert line.startswith("note     d.t: has gbk columns") and found.code == 0
+    alter = line[line.index("ALTER TABLE") :]
+    assert alter == f"ALTER TABLE `d`.`t` MODIFY `k` VARCHAR(30) CHARACTER SET utf8mb4 COLLATE {NO_PAD_BIN} NULL"
+    session.execute(alter)
+    assert not any("gbk" in line for line in check([JOBS[0], job(2, 3, gbk, query="create table t"), *JOBS[2:]]).lines)
 
 
 def test_a_key_under_another_collation(check: Checks, session: Session) -> None:

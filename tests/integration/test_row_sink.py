@@ -1,5 +1,6 @@
 """Row operations on a real MariaDB: random histories against the upstream's rows, crashes at every point, findings, transactions."""
 
+import json
 import random
 import signal
 import threading
@@ -341,6 +342,24 @@ def test_a_table_that_the_target_lacks_is_a_finding(place: Place) -> None:
     world = clustered("c1", TABLE_ID)
     (found,) = place.sink("record", txn_batch=5).apply(*events_of(world.at, Events(world.at).insert(1, None, 1)), StageClock()).findings
     assert "no such table" in found.words and found.table == "`d`.`c1`"
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("how", [{"net_change": True}, {"net_change": True, "safe_mode": True}, *MODES], ids=str)
+def test_a_document_that_is_nested_deeply_is_written_and_named(place: Place, how: dict[str, Any]) -> None:
+    """MariaDB's CHECK of a JSON column refuses it (4025): the row is as upstream, and no application can change it after a fail-over."""
+    at = table([column("id", flag=INT_PK), column("j", ColumnType.JSON), column("n", ColumnType.INT)], handle="int")
+    place.query("CREATE TABLE d.t (id BIGINT PRIMARY KEY, j JSON, n INT)")
+    deep = [json.loads("[" * depth + "]" * depth) for depth in (31, 32, 60)]
+    flat = ["[" * 40, *([{"a": '"}', "b": "]"}] * 40)]
+    events = Events(at).insert(1, deep[0], 1).insert(2, deep[1], 1).insert(3, flat, 1).insert(4, None, 1)
+    events.update((1, deep[0], 1), (1, deep[2], 1)).insert(5, deep[2], 1).delete(5, deep[2], 1)
+    found = place.sink("stop", **how).apply(*events_of(at, events), StageClock()).findings
+    named = {("1", 1005), ("2", 1002)} if how.get("net_change") else {("1", 1005), ("2", 1002), ("5", 1006)}
+    assert {(f.key.rpartition("=")[2], f.commit_ts) for f in found} == named and len(found) == len(named)
+    assert {(f.kind, "nested deeper than 31" in f.words) for f in found} == {(FindingKind.FAILOVER, True)}
+    rows = place.query("SELECT id, j FROM d.t ORDER BY id")
+    assert [(i, j and json.loads(j)) for i, j in rows] == [(1, deep[2]), (2, deep[1]), (3, flat), (4, None)]
 
 
 def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:

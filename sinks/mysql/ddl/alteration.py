@@ -52,6 +52,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     is_now,
     left_out,
     origin_literal,
+    recoded_words,
     set_default,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words, spelled
@@ -206,6 +207,10 @@ class Alteration:
             return  # it is given its own text
         renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
         was = replace(self.old, columns=tuple(replace(c, name=renamed[c.name]) if c.name in renamed else c for c in self.old.columns))
+        kept = {column.name for former, column in self.kept() if self._held_charset(former, column)}
+        for column in visible(self.new):
+            if column.name not in kept and (words := recoded_words(column, self.new, self.dialect)):
+                yield words
         before = set(left_out(was, self.dialect))
         yield from (loss for loss in left_out(self.new, self.dialect) if loss not in before)
 
@@ -301,7 +306,8 @@ class Alteration:
                 yield _ColumnClause(set_default(column))
             elif place or name in renamed or name in modified:
                 own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
-                text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=own.charset)
+                charset = own.charset or self._held_charset(self.former(column), column)
+                text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=charset)
                 verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
                 yield _ColumnClause(f"{verb} {text}{place}", after, name if name in renamed else "")
             if there is None or name in added or name in renamed or name.lower() in there:
@@ -329,10 +335,16 @@ class Alteration:
 
     def _differs(self, was: ColumnInfo, column: ColumnInfo) -> bool:
         """Whether a column of the target that has the new name already needs another definition."""
-        was = replace(was, name=column.name)
-        before = column_definition(was, self.old, self.dialect, explicit=True)
+        held, was = self._held_charset(was, column), replace(was, name=column.name)
+        before = column_definition(was, self.old, self.dialect, explicit=True, charset=held)
         # Where TiDB has a TEXT(50), the target may have chosen a smaller type.
-        return before != column_definition(column, self.new, self.dialect, explicit=True) or differs(was, column)
+        after = column_definition(column, self.new, self.dialect, explicit=True, charset=held)
+        return before != after or differs(was, column)
+
+    def _held_charset(self, was: ColumnInfo, column: ColumnInfo) -> Charset | None:
+        """The charset that a column has and keeps, whatever keys come and go; None: it gets one now, or has none."""
+        kept = is_text_or_words(was) and is_text_or_words(column) and (was.charset, was.collate) == (column.charset, column.collate)
+        return self.dialect.column_charset(was, self.old) if kept else None
 
     def _same_around(self) -> bool:
         """Whether what a column's definition depends on beside its table's columns is as before: the table's charset, and its keys."""
@@ -496,7 +508,7 @@ class Presence:
             return OwnColumn(type_, Charset(found.charset, found.collation))
         if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
             return OwnColumn(type_)
-        known = altered.dialect.charset(was.charset, was.collate)
+        known = altered.dialect.column_charset(was, altered.old)
         return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
 
     def lack(self, change: TableChange) -> MissingChange | None:
@@ -570,8 +582,8 @@ class Presence:
 
     def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
         dialect = self._altered.dialect
-        wanted, own = (d.charset(column.charset, column.collate) for d in (dialect, replace(dialect, nopad=False)))
-        return misfit(found, column, was, wanted, own.charset)
+        wanted = dialect.column_charset(column, self._altered.new)
+        return misfit(found, column, was, wanted, replace(dialect, nopad=False).charset(column.charset, column.collate).charset)
 
 
 def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:

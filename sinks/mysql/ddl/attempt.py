@@ -243,7 +243,9 @@ class DdlAttempt:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
         found = around(self._sent(now=now)).first
         for sql in found:
-            _log.info("DDL at commit_ts %d: rebuilt first, because it has instant columns: %s", self._step.commit_ts, sql)
+            _log.info(
+                "DDL at commit_ts %d: changed first, because the server refuses the statement otherwise: %s", self._step.commit_ts, sql
+            )
             self._tried("rebuild", sql)
         return self.snapshot() if found else now
 

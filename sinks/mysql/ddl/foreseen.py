@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
@@ -95,7 +95,8 @@ def foreseen(
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
         elsewhere = out_of_place(subject, waiting.history, config)
-        yield from _Look(session, step, subject, dialect_of(session, config), seen).remarks(elsewhere)
+        dialect = beside_gbk(session, dialect_of(session, config), subject.after)
+        yield from _Look(session, step, subject, dialect, seen).remarks(elsewhere)
         seen.after(subject)
 
 

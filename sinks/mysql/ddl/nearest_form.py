@@ -28,7 +28,7 @@ _POINTER = 41
 _TEXT = 65_535
 """Bytes of a TEXT or BLOB."""
 _KEY_BYTES = 3_072
-_CHARACTER_BYTES = {"utf8mb4": 4, "utf8mb3": 3, "gbk": 2}
+_CHARACTER_BYTES = {"utf8mb4": 4, "utf8mb3": 3, "gbk": 4}  # gbk is utf8mb4 there, but in keys
 _FIXED_BYTES = {ColumnType.TINYINT: 1, ColumnType.SMALLINT: 2, ColumnType.MEDIUMINT: 3, ColumnType.INT: 4, ColumnType.FLOAT: 4}
 _VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
 _LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})

@@ -29,7 +29,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import UPSTREAM_DEFAULT, Dialect, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, UPSTREAM_DEFAULT, Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, account_name, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, with_instant_columns
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -205,6 +206,24 @@ def _instant_columns(ddl: SentDdl) -> Around | None:
     found = [(table_name(t.schema, t.name), ddl.now.objects[f"{t.schema}.{t.name}"].which) for t in ddl.subject.before]
     instant = with_instant_columns(ddl.session, frozenset[int]().union(*(ids for _, ids in found)))
     return Around(first=tuple(f"ALTER TABLE {name} FORCE" for name, ids in found if ids & instant))
+
+
+def _unlike_gbk(ddl: SentDdl) -> Around | None:
+    """Tables in an exchange have the same charsets: a gbk column that one of them has as utf8mb4 becomes what it is by the partitioned table."""
+    tables, dialect = ddl.subject.before, ddl.dialect
+    parted = next((t.info for t in tables if t.info.partitions), None)
+    if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.now is None or parted is None:
+        return None
+    wanted = {c.name: dialect.column_charset(c, parted) for c in parted.columns if dialect.charset(c.charset, c.collate).charset == GBK}
+    there = read_tables(ddl.session, [(t.schema, t.name) for t in tables]) if wanted else {}
+    charsets = {(t.name, name): c.charset for t in there.values() for name in wanted if (c := t.column(name))}
+    first = []
+    for table in tables:
+        changed = [c for c in table.info.columns if c.name in wanted and charsets.get((table.name, c.name)) != wanted[c.name].charset]
+        unlike = [c for c in changed if len({found for (_, name), found in charsets.items() if name == c.name}) > 1]
+        texts = [f"MODIFY COLUMN {column_definition(c, table.info, dialect, explicit=True, charset=wanted[c.name])}" for c in unlike]
+        first += [f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(texts)}"] if texts else []
+    return Around(first=tuple(first))
 
 
 def _name_taken(ddl: SentDdl) -> Around | None:
@@ -395,6 +414,7 @@ QUIRKS = (
     Quirk(_compared_as_in_session),
     Quirk(_definer_gone),
     Quirk(_definer_not_set, (1227, _NO_DEFINER)),
+    Quirk(_unlike_gbk),
     Quirk(_instant_columns, at=Flavour.MYSQL),
     Quirk(_name_taken, (EXISTS_TABLE,)),
     Quirk(_not_restored, (_SNAPSHOT_TOO_OLD, 1105)),

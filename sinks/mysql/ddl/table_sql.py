@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     ReferentialAction,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, charset_text, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, LOST_IN_GBK, Charset, Dialect, charset_text, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
@@ -72,7 +72,7 @@ def column_definition(
     with its length instead of the declared one; ``charset``: instead of the upstream's; without a name: the type has none.
     """
     parts = [quote_name(column.name), type_ or column_type(column)]
-    own = charset or dialect.charset(column.charset, column.collate)
+    own = charset or dialect.column_charset(column, info)
     if own.charset and (
         charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
     ):
@@ -202,12 +202,23 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     partitions = partition_by(info, dialect)
     if info.partitions and not partitions:
         losses.append("partitions left out")
+    losses += [words for c in visible(info) if (words := recoded_words(c, info, dialect))]
     losses += left_out(info, dialect)
     options = " ".join(filter(None, [*_options(info, dialect), partitions]))
     return Rewritten(
         f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
         tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
     )
+
+
+def recoded_words(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> str:
+    """In what a gbk column of the target differs from the upstream's; empty if it does not, or is of another charset."""
+    if not is_text_or_words(column) or dialect.charset(column.charset, column.collate).charset != GBK or dialect.flavour is Flavour.TIDB:
+        return ""
+    if dialect.column_charset(column, info).charset == GBK:
+        return f"column {column.name} stays gbk, because a key or a partition needs that: the server's gbk has a question mark for {LOST_IN_GBK}"
+    by_bytes = dialect.binary or column.collate.endswith("_bin")
+    return "" if by_bytes else f"column {column.name} is utf8mb4, because the server's gbk lacks characters: it compares by case"
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:

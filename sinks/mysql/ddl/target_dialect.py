@@ -1,17 +1,21 @@
-"""The target's dialect of DDL: its flavour, and its charset and collation for each of TiDB's (docs/charset-mapping.md). [db] for ``dialect_of``, the rest is pure.
+"""The target's dialect of DDL: its flavour, and its charset and collation for each of TiDB's (docs/charset-mapping.md). [db] for ``dialect_of`` and ``beside_gbk``, the rest is pure.
 
 TiDB stores every non-binary string as UTF-8 and omits the clause for its own default, so the target gets an explicit
 one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys that differ in TiDB are equal on the target.
 
 With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a MySQL, because only utf8mb4 has a collation of bytes without padding.
+Columns of gbk become utf8mb4 at both servers (``Dialect.column_charset``).
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_text
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 
@@ -30,6 +34,15 @@ _AS_UTF8MB4 = frozenset({"latin1"})
 
 _PAD_IN_MYSQL = frozenset({"utf8_bin", "ascii_bin", "gbk_bin"})
 """MySQL compares bytes without padding in utf8mb4 only, which holds all characters of these charsets."""
+
+GBK = "gbk"
+LOST_IN_GBK = "€, ǹ, 〾, ⿰ to ⿻ and 66 characters from ⺁ to 䶮"
+"""The characters of TiDB's gbk for which that of MariaDB and MySQL has a question mark."""
+_KEY_BYTES = 3072
+"""Maximum of a key."""
+_CHARACTER_BYTES = {"ascii": 1, "utf8": 3}
+_OTHER_BYTES = 8
+"""At most, of a number or time in a key."""
 
 _SPELLED = {"utf8": "utf8mb3"}
 
@@ -69,6 +82,20 @@ class Dialect:
     """Every collation becomes one that compares bytes, as upstream."""
     folds_names: bool = False
     """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
+    narrow: frozenset[str] = frozenset()
+    """Lower-case names of columns that stay gbk, because a foreign key joins them with one that is gbk at the target (``beside_gbk``)."""
+
+    def column_charset(self, column: ColumnInfo, info: TableInfo) -> Charset:
+        """The same for a column of ``info``: gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key or a partition needs gbk.
+
+        Of utf8mb4 only the collation of bytes keeps apart what gbk_chinese_ci keeps apart. But partitions are divided by the order of gbk.
+        """
+        found = self.charset(column.charset, column.collate)
+        name = column.name.lower()
+        divides = not self.binary and name in {n.lower() for n in info.partition_columns}
+        if found.charset != GBK or self.flavour is Flavour.TIDB or name in self.narrow or divides or _too_long(column, info):
+            return found
+        return self.charset(UPSTREAM_DEFAULT.charset, UPSTREAM_DEFAULT.collate)
 
     def charset(self, charset: str, collate: str) -> Charset:
         """The target's charset and collation for those of the upstream; ``default`` if the upstream names none.
@@ -94,6 +121,17 @@ class Dialect:
         return Charset(_SPELLED.get(wanted.charset, wanted.charset), mapped.get(wanted.collate, wanted.collate))
 
 
+def _too_long(column: ColumnInfo, info: TableInfo) -> bool:
+    """Whether ``column`` is in a key that has no room for four bytes a character."""
+    keys = (i for i in info.indexes if i.state == PUBLIC and any(c.id == column.id for c in info.index_columns(i)))
+    return any(sum(_key_bytes(c, part.length) for part, c in zip(i.columns, info.index_columns(i), strict=True)) > _KEY_BYTES for i in keys)
+
+
+def _key_bytes(column: ColumnInfo, prefix: int) -> int:
+    length = column.flen if prefix == WHOLE_COLUMN else prefix
+    return length if is_bytes(column) else length * _CHARACTER_BYTES.get(column.charset, 4) if is_text(column) else _OTHER_BYTES
+
+
 def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
     """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
 
@@ -105,6 +143,19 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
         nopad = numbers >= [8, 0, 17]
     default = Charset(config.upstream_collation.partition("_")[0], config.upstream_collation)
     return Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
+
+
+def beside_gbk(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
+    """``dialect`` for statements that make columns of ``tables``: a column and the one to which its foreign key refers have the same charset."""
+    narrow = set[str]()
+    for table in tables:
+        gbk = {c.name.lower() for c in table.info.columns if dialect.charset(c.charset, c.collate).charset == GBK}
+        for key in table.info.foreign_keys if dialect.flavour is not Flavour.TIDB else ():
+            pairs = [(own.lower(), other) for own, other in zip(key.columns, key.ref_columns, strict=False) if own.lower() in gbk]
+            name = key.ref_schema or table.schema, key.ref_table
+            there = read_tables(session, [name]).get(name) if pairs else None
+            narrow |= {own for own, other in pairs if there and (c := there.column(other)) and c.charset == GBK}
+    return replace(dialect, narrow=frozenset(narrow)) if narrow else dialect
 
 
 def folds_names(session: Target) -> bool:

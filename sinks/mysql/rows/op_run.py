@@ -18,6 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql.effects import (
     finding,
     judge,
     matched,
+    noted,
     refused_by_another,
     removed_another,
 )
@@ -92,6 +93,7 @@ class _Closely:
                 self._refused(place, one, statement, error)
             else:
                 self._judge(place, one, statement, answer)
+        self.findings += noted(statement)
 
     def _judge(self, place: int, one: OpText, statement: Statement, answer: StatementResult) -> None:
         missing = 1 - matched(answer) if one.form.updates else None

@@ -57,7 +57,7 @@ class RowWriter:
             found: tuple[Finding, ...] = ()
             if not begun(session):
                 return found
-            if not as_expected(session, statements):
+            if any(place in self.operations.noted for place in places) or not as_expected(session, statements):
                 session.rollback()
                 session.begin()
                 if not begun(session):

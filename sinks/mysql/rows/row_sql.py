@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
@@ -96,6 +97,12 @@ class OpStatements:
         for piece in batch.pieces:
             for place, texts in zip(piece.places.tolist(), self._builders[id(piece)].texts(safe=safe), strict=True):
                 self._texts[place] = texts
+        self.noted: dict[int, list[tuple[FindingKind, str, bytes]]] = {}
+        """By the place of its operation: the findings about a new row that are known before it is written (``Statement.noted``)."""
+        for piece in batch.pieces:
+            for kind, words, rows in self._builders[id(piece)].noted(piece.new) if piece.new is not None else ():
+                for place in piece.places[rows].tolist():
+                    self.noted.setdefault(place, []).append((kind, words, bytes(8)))
 
     def texts(self, place: int) -> tuple[OpText, ...]:
         """The rows of the statements that one operation is, in order."""
@@ -119,7 +126,8 @@ class OpStatements:
     def single(self, place: int, text: OpText) -> Statement:
         """One row as a statement of its own."""
         piece, index = self.at(place)
-        return text.form.single(text, int(self._batch.commit_ts[place]), _zeros_in(piece, index))
+        one = text.form.single(text, int(self._batch.commit_ts[place]), _zeros_in(piece, index))
+        return replace(one, noted=tuple(self.noted.get(place, ())))
 
     def mended(self, place: int) -> tuple[bytes, ...]:
         """What makes the target's row that of an INSERT or UPDATE, whatever is there: DELETE and REPLACE."""

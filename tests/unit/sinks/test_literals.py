@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
-from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, literals, row_ends, text_of
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, deeper, form_of, join_cells, literals, row_ends, text_of
 
 
 def column(tp: int, charset: str = "binary") -> ColumnInfo:
@@ -76,3 +76,20 @@ def test_rows_lie_side_by_side() -> None:
 
 def test_quotes_stay_outside_of_null() -> None:
     assert join_cells(b"", [Cells(pa.array([b"x"], pa.binary()), b"'", b"'")], [], b";").to_pylist() == [b"'x';"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_how_deep_documents_are_nested(kind: pa.DataType) -> None:
+    texts = [
+        "[[]]",
+        "[[[]]]",
+        '{"a": {"b": [1]}}',
+        '[["]", "\\\\", "[", "\\"[["]]',
+        "[[], [], [], []]",
+        "1",
+        '{"\\"{": {"[[": "\\\\"}}',
+        None,
+    ]
+    assert deeper(pa.array(texts, kind), 2).tolist() == [False, True, True, False, False, False, False, False]
+    assert deeper(pa.array([None, *texts], kind).slice(1), 1).tolist() == [True, True, True, True, True, False, True, False]
+    assert deeper(pa.array([], kind), 2).tolist() == []

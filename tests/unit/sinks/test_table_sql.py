@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, with_texts
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
@@ -26,6 +26,7 @@ ID_SQL = "`id` INT NOT NULL"
 KEY = "PRIMARY KEY (`id`)"
 LATIN1 = {**VARCHAR, "Charset": "latin1", "Collate": "latin1_bin"}
 CI = {**VARCHAR, "Collate": "utf8mb4_general_ci"}
+GBK = {**VARCHAR, "Charset": "gbk", "Collate": "gbk_chinese_ci"}
 ENUM = {**VARCHAR, "Tp": 247, "Elems": ["a", "b"]}
 P = foreign_key("fk_1", "n", "p", "id", on_delete=2)
 
@@ -95,6 +96,29 @@ def test_options() -> None:
 
 
 @pytest.mark.shows("ddl temporary tables", "spark.upstream-collation")
+@pytest.mark.parametrize(
+    ("dialect", "collate", "told"),
+    [
+        (MARIADB, "utf8mb4_nopad_bin", True),
+        (MYSQL, "utf8mb4_0900_bin", True),
+        (Dialect(Flavour.MARIADB, nopad=False), "utf8mb4_bin", True),
+        (Dialect(Flavour.MARIADB, binary=True), "utf8mb4_nopad_bin", False),
+        (Dialect(Flavour.TIDB), "gbk_chinese_ci", False),
+        (Dialect(Flavour.MARIADB, narrow=frozenset({"s"})), "gbk_chinese_ci", True),
+    ],
+)
+def test_a_column_of_gbk(dialect: Dialect, collate: str, told: bool) -> None:
+    found = create(column(2, "s", GBK), dialect=dialect, charset="gbk", collate="gbk_chinese_ci")
+    clause = "" if collate.startswith("gbk") else f" CHARACTER SET utf8mb4 COLLATE {collate}"
+    assert f"`s` VARCHAR(20){clause} NULL" in found.sql and bool(found.losses) is told
+
+
+def test_a_long_text_of_gbk_is_one_of_utf8mb4() -> None:
+    """40,000 bytes upstream."""
+    found = with_texts(info_of(column(2, "s", {**GBK, "Flen": 20_000})), MYSQL, "too long", {"s"})
+    assert found is not None and found.losses == ("column s is MEDIUMTEXT instead of VARCHAR(20000): too long",)
+
+
 @pytest.mark.parametrize("dialect", [MARIADB, Dialect(Flavour.TIDB)])
 def test_what_no_other_server_has_is_a_loss(dialect: Dialect) -> None:
     """A TiDB has it, but CREATE TABLES, and a CREATE whose text it has refused, are made of the infos."""
