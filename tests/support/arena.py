@@ -46,6 +46,8 @@ class Cut:
     max_bytes: int = 1200
     atomic_rows: int = 50_000
     parts: int = 2
+    on_finding: str = "stop"
+    """record: the case has rows that are findings."""
 
 
 class Arena:
@@ -129,7 +131,7 @@ class Arena:
         return DrainerConfig(
             source=source,
             target=self._server.target() if self._server else TargetConfig(),
-            apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts, on_finding="stop"),
+            apply=ApplyConfig(atomic_rows=cut.atomic_rows, parts=cut.parts, on_finding=cut.on_finding),
             checkpoint_dir=str(self.spark_dir),
             delta_dir=str(self.delta_dir),
         )
