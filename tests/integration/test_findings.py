@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
+from tests.support.target_rows import refusing
 
 pytestmark = pytest.mark.mysql
 
@@ -174,8 +175,7 @@ def test_stop_commits_nothing_and_says_what_to_do_without_row_data(target: Targe
 
 def test_a_refused_row_is_named_with_what_can_be_done(target: TargetConfig) -> None:
     """The server takes no part of the row; the statement of three rows does not say which it was."""
-    refuses = "IF NEW.v = 'secret' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF"
-    sql(target, PAIR_SQL.format(type="varchar(20)"), f"CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW {refuses}", "SELECT 1")
+    sql(target, PAIR_SQL.format(type="varchar(20)"), *refusing("d.t", "NEW.v = 'secret'"), "SELECT 1")
     events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "secret").insert(3, 3, "c")
     with pytest.raises(
         ApplyError, match=r"`d`\.`t`, key …, commit_ts 1002 .*schema version 40.*1644.*ignore-txn-commit-ts = \[1002\]"

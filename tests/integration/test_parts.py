@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,7 +219,7 @@ def test_a_refused_transaction_is_skipped_as_its_message_says(server: PrivateMar
     """All deletes are committed then, those of the refused transaction too. Its rows are in one part: another one might be finished."""
     bad, *good = IDS
     gone = next(i for i in range(bad + 1, IDS[1]) if part_of(i, parts) == part_of(bad, parts))
-    run_sql(server, f"ALTER TABLE {DATABASE}.t ADD CHECK (u <> 777)", f"INSERT INTO {DATABASE}.t VALUES ({gone}, {gone})")
+    run_sql(server, *refusing(f"{DATABASE}.t", "NEW.u = 777"), f"INSERT INTO {DATABASE}.t VALUES ({gone}, {gone})")
     rows = [event(n, {1: i, 2: i}, {1: i, 2: i + 1}) for n, i in enumerate(good)]
     rows += [event(0, {1: bad, 2: bad}, {1: bad, 2: 777}) | {"commit_ts": 25}, event(1, {1: gone, 2: gone}, None) | {"commit_ts": 25}]
     with life(server) as sink:

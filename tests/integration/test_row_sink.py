@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.sink import Opened
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
 from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, Task, made, run, worlds
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -365,7 +365,7 @@ def test_a_document_that_is_nested_deeply_is_written_and_named(place: Place, how
 def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:
     world = clustered("c1", TABLE_ID)
     place.create(world)
-    place.query("ALTER TABLE d.c1 ADD CHECK (n < 5)")
+    run_sql(place.server, *refusing("d.c1", "NEW.n >= 5"))
     events = Events(world.at).insert(1, None, 1).insert(2, None, 9)
     with pytest.raises(ApplyError, match="`d`.`c1`, key id=2, commit_ts 1002 .*ignore-txn-commit-ts = .1002."):
         place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock())

@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLRe
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 from tests.integration.test_lost_commits import Pair, inserts_into, pair
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
+from tests.support.target_rows import refusing
 
 pytestmark = pytest.mark.mysql
 __all__ = ["pair"]
@@ -200,13 +201,19 @@ def test_one_that_would_undo_itself_is_left_to_a_person(tables: Pair, monkeypatc
 
 @pytest.mark.parametrize("statement", [EXCHANGE, "ALTER TABLE `p` DROP PARTITION `p0`"])
 def test_a_ddl_whose_record_is_refused_is_no_refused_ddl(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    """A CHECK stands for a full disk."""
-    full = "ALTER TABLE tidb_binlog.spark_rows ADD CONSTRAINT full CHECK (plan NOT LIKE 'ddl-executed%')"
-    sent = behind(monkeypatch, statement[:11], lambda _: tables.query(full) and None)
+    """A trigger stands for a full disk."""
+    full = refusing("tidb_binlog.spark_rows", "NEW.plan LIKE 'ddl-executed%'")
+
+    def fill(_: Session) -> None:
+        for sql in full:
+            tables.query(sql)
+
+    sent = behind(monkeypatch, statement[:11], fill)
     with pytest.raises(DdlRefused, match="was executed, or may have been: it was executed, but the target refuses its record"):
         replayed(tables, ddl(statement))
     assert [plan.startswith("ddl-15-") for (plan,) in tables.query("SELECT plan FROM tidb_binlog.spark_rows")] == [True]
-    tables.query("ALTER TABLE tidb_binlog.spark_rows DROP CONSTRAINT full")
+    for verb in ("INSERT", "UPDATE"):
+        tables.query(f"DROP TRIGGER tidb_binlog.spark_rows_{verb}")
     with pytest.raises(DdlRefused):
         replayed(tables, ddl(statement))
     assert len(sent) == 1

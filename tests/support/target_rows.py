@@ -16,6 +16,13 @@ def run_sql(server: PrivateMariaDB, *statements: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+def refusing(table: str, condition: str) -> tuple[str, ...]:
+    """The statements after which ``db.table`` refuses rows for which ``condition`` is true. A MariaDB does not check a CHECK in our sessions."""
+    schema, _, name = table.partition(".")
+    refuse = f"IF {condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'this row is refused'; END IF"
+    return tuple(f"CREATE TRIGGER {schema}.{name}_{verb} BEFORE {verb} ON {table} FOR EACH ROW {refuse}" for verb in ("INSERT", "UPDATE"))
+
+
 def rows_of(server: PrivateMariaDB, table: str) -> Counter[tuple[bytes | None, ...]]:
     """Every row of a table, and how often it is there."""
     found: Counter[tuple[bytes | None, ...]] = Counter()
