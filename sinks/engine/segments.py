@@ -215,8 +215,8 @@ def lost_words(job: Job) -> str:
     """That the binlog of ``job`` is lost, and what was done."""
     return (
         f"the binlog of DDL job {job.id} ({job.type_name}: {' '.join(job.query.split())[:200]}) never came, although the DDL ended at "
-        f"{as_time(job.finished_ts)} and every binlog up to then is known. The DDL was executed from the DDL history. Did a TiDB server run without binlog, or skip binlogs "
-        "(binlog.ignore-error)? Then rows may be missing, too: compare the tables with the upstream"
+        f"{as_time(job.finished_ts)}. It was executed from the DDL history. Did a TiDB server run without binlog, or skip binlogs (binlog.ignore-error)? "
+        "Then rows may be missing, too: compare the tables with the upstream"
     )
 
 
