@@ -12,15 +12,20 @@ Facts behind RENAME TABLES and EXCHANGE PARTITION: golden/README.md, ddl.md 4.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Self
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobReader, JobType
-from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.events import SchemaVersion, tso
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track
 from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 __all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+
+
+GRACE = tso(60_000)
+"""How long after a job's FinishedTS its binlog is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +113,10 @@ class SchemaHistory:
     """Table ids that a job (by id) changed."""
     passed_over: tuple[Job, ...] = field(default=(), repr=False)
     """The jobs with a version and without effect, ascending by version."""
-    multi_schema: tuple[Job, ...] = field(default=(), repr=False)
-    """The multi-schema changes with effect, ascending by version. Their binlogs commit after their last version, in a transaction of its own:
-    those of other jobs with a higher version may come first.
-    """
+    by_end: tuple[Job, ...] = field(default=(), repr=False)
+    """The jobs with effect, ascending by FinishedTS."""
+    ends: tuple[int, ...] = field(default=(), repr=False)
+    """The highest FinishedTS of the jobs ``ordered`` up to each of them."""
     _fold: Fold | None = field(default=None, repr=False, compare=False)
     """The fold to which later jobs can be added, unless another history has already added jobs to it."""
     _folded: int = field(default=0, repr=False, compare=False)
@@ -134,16 +139,17 @@ class SchemaHistory:
             fold.apply(job)
         passed_over = tuple(sorted((*self.passed_over, *passed), key=lambda j: j.version)) if passed else self.passed_over
         ordered = (*self.ordered, *effective)
-        multi_schema = (*self.multi_schema, *(j for j in effective if j.type == JobType.MULTI_SCHEMA_CHANGE))
-        return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, multi_schema, fold, fold.count)
+        by_end = tuple(sorted((*self.by_end, *effective), key=lambda j: j.finished_ts))
+        ends = (*self.ends, *accumulate((max(0, j.finished_ts, *self.ends[-1:]) for j in effective), max))
+        return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, by_end, ends, fold, fold.count)
 
     def __getstate__(self) -> tuple[object, ...]:
         """Without the fold, which only ``merged`` uses."""
-        return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over, self.multi_schema)
+        return (self.jobs, self.ordered, self.tracks, self.schemas, self.touched, self.passed_over, self.by_end, self.ends)
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         """Inverse of ``__getstate__``."""
-        names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over", "multi_schema")
+        names = ("jobs", "ordered", "tracks", "schemas", "touched", "passed_over", "by_end", "ends")
         for name, value in (*zip(names, state, strict=True), ("_fold", None), ("_folded", 0)):
             object.__setattr__(self, name, value)
 
@@ -186,15 +192,24 @@ class SchemaHistory:
         begin = bisect_right(self.passed_over, after, key=lambda j: j.version)
         return self.passed_over[begin : bisect_right(self.passed_over, upto, key=lambda j: j.version)]
 
-    def multi_schema_between(self, after: int, upto: int) -> tuple[Job, ...]:
-        """The multi-schema changes with effect and ``after < version <= upto``, ascending."""
-        begin = bisect_right(self.multi_schema, after, key=lambda j: j.version)
-        return self.multi_schema[begin : bisect_right(self.multi_schema, upto, key=lambda j: j.version)]
+    def ended_between(self, after: int, upto: int) -> tuple[Job, ...]:
+        """The jobs with effect and ``after < FinishedTS <= upto``, ascending by it."""
+        begin = bisect_right(self.by_end, after, key=lambda j: j.finished_ts)
+        return self.by_end[begin : bisect_right(self.by_end, upto, key=lambda j: j.finished_ts)]
 
-    def behind(self, version: int, commit_ts: int) -> tuple[Job, ...]:
-        """The multi-schema changes up to ``version`` whose binlog may have a commit_ts above ``commit_ts``."""
-        end = bisect_right(self.multi_schema, version, key=lambda j: j.version)
-        return tuple(job for job in self.multi_schema[:end] if job.finished_ts > commit_ts)
+    def behind(self, version: int, commit_ts: int, since: int) -> tuple[Job, ...]:
+        """The jobs up to ``version`` that need not be executed where the binlogs up to ``commit_ts`` are read: those that began after ``since`` and ended
+        less than ``GRACE`` before ``commit_ts``, or later; and the multi-schema changes that ended after ``commit_ts``. The binlog of a multi-schema
+        change commits after its last version, in a transaction of its own: those of other jobs with a higher version may come first.
+        """
+        end = bisect_right(self.ordered, version, key=lambda j: j.version)
+        late = self.ordered[bisect_right(self.ends, commit_ts - GRACE, hi=end) : end]
+        return tuple(
+            job
+            for job in late
+            if (job.finished_ts > commit_ts - GRACE and job.start_ts > since)
+            or (job.finished_ts > commit_ts and job.type == JobType.MULTI_SCHEMA_CHANGE)
+        )
 
     def version_at(self, commit_ts: int) -> SchemaVersion:
         """The newest version that was certainly visible at ``commit_ts``, by the jobs' FinishedTS.

@@ -325,12 +325,13 @@ class BatchApplier:
         return replace(controls, after_ts=commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > commit_ts))
 
     def _steps(self, controls: Controls, tables: Sequence[TableActivity]) -> tuple[RowsStep | DdlStep, ...]:
-        self._complete([d.job_id for d in controls.ddls if not d.is_setval], tables)
-        return plan_steps((controls.after_ts, controls.upto_ts), controls.ddls, tables, self._feed.snapshot(), self._applied)
+        self._complete([d.job_id for d in controls.ddls if not d.is_setval], tables, controls.upto_ts)
+        span, known_ts = (controls.after_ts, controls.upto_ts), self._waited_for.known_ts
+        return plan_steps(span, controls.ddls, tables, self._feed.snapshot(), self._applied, known_ts)
 
-    def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity]) -> None:
+    def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity], upto_ts: int = 0) -> None:
         self.clock.stage = Stage.HISTORY
-        complete_history(self._feed, job_ids, tables, self._waited_for, self._selection.keeps)
+        complete_history(self._feed, job_ids, tables, self._waited_for, self._selection.keeps, upto_ts)
 
     def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
         there = self._fitted(step, counts, rows)
@@ -361,20 +362,25 @@ class BatchApplier:
             try:
                 done = self._sink.apply_ddl(step, history, self._frozen)
             except DdlRefused as error:
-                self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, str(error)))
+                self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, "; ".join((str(error), *step.losses))))
                 raise
-        counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in done.losses]
+        losses = tuple(dict.fromkeys((*step.losses, *done.losses)))
+        counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
         self._frozen = {**self._frozen, **done.frozen}
         self._applied = step.applied
         counts.ddls += 1
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
-        self._note_ddl(DdlNote(step.commit_ts, step.restored, "filtered" if unwanted else done.fate, "; ".join(done.losses)))
+        self._note_ddl(DdlNote(step.commit_ts, step.restored, "filtered" if unwanted else done.fate, "; ".join(losses)))
 
     def _fitted(self, step: RowsStep, counts: BatchCounts, rows: pa.Table | None = None) -> RowsStep:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number
         of rows if ``rows`` is given.
         """
         step, unwritable = fitted(chosen(step, self._selection), self._frozen)
+        for job in step.lost:
+            ddl = DdlStep(step.upto_ts, job, job.query, True, step.applied, step.applied, lost=True)
+            losses = decided(ddl, self._feed.snapshot(), self._selection).losses
+            counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.upto_ts) for words in losses]
         for table in step.may_stay:
             counts.findings.append(Finding(FindingKind.DDL, _MAY_STAY, f"{table.schema}.{table.name}", step.upto_ts))
         for lost in unwritable:

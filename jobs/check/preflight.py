@@ -268,7 +268,7 @@ class TargetCheck:
             begin = self._config.source.starting_commit_ts
             known = replace(known, commit_ts=max((job.finished_ts for job in history.ordered), default=0) if begin < 0 else begin)
             version = history.newest_version if begin < 0 else history.version_at(begin)
-        applied = AppliedJobs(version or history.version_at(known.commit_ts))
+        applied = AppliedJobs(version or history.version_at(known.commit_ts), since=known.commit_ts)
         with _unless_absent():
             applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
             frozen = load_frozen(session, apply, cluster_id)

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import GRACE, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 
 _POLL = steady(0.1)
+_LOOK_AGAIN = GRACE // 2
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +31,10 @@ class WaitedFor:
     """Schema versions beyond the history that were waited for."""
     checked: dict[int, int] = field(default_factory=dict)
     """By table id, up to which schema version no unfinished DDL has changed what its rows hold."""
+    known_ts: int = 0
+    """The history was read when everything up to this commit_ts was known, so it has every job that ended before; 0 = not in this life."""
+    asked_ts: int = 0
+    """When that was last tried."""
 
 
 def complete_history(
@@ -38,6 +43,7 @@ def complete_history(
     tables: Sequence[TableActivity],
     waited_for: WaitedFor,
     keeps: Callable[[TableAt], bool],
+    upto_ts: int = 0,
 ) -> None:
     """Poll the feed until it holds what is needed.
 
@@ -47,14 +53,17 @@ def complete_history(
         tables: the tables of its rows.
         waited_for: collects what need not be waited for again.
         keeps: whether rows of a table are replicated: a running DDL of any other table is not waited for.
+        upto_ts: the end of the batch. Every ``_LOOK_AGAIN``, and with a new job, the history is read for jobs whose binlogs may be lost.
 
     Raises:
         HistoryUnavailable: the history could not be read for ``HistoryFeed.timeout``.
         SchemaMismatch: a table did not appear within ``HistoryFeed.lag``.
     """
-    for job_id in job_ids:
-        if feed.snapshot().job(job_id) is None:
-            feed.wait_for_job(job_id)
+    new = [job_id for job_id in job_ids if feed.snapshot().job(job_id) is None]
+    for job_id in new:
+        feed.wait_for_job(job_id)
+    if new or upto_ts - waited_for.asked_ts > _LOOK_AGAIN:
+        _look(feed, waited_for, upto_ts)
     ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for.versions
     if ahead:
         _poll(feed, lambda h: h.newest_version >= max(ahead))
@@ -71,6 +80,15 @@ def complete_history(
     for table in tables:
         newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
     feed.wait_for_unfinished(newest, waited_for.checked, keeps)
+
+
+def _look(feed: HistoryFeed, waited_for: WaitedFor, upto_ts: int) -> None:
+    waited_for.asked_ts = max(upto_ts, waited_for.asked_ts)
+    try:
+        feed.refresh()
+        waited_for.known_ts = waited_for.asked_ts
+    except HistoryUnavailable as error:
+        _log.warning("DDLs whose binlogs were lost are not looked for now: %s", error)
 
 
 def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool]) -> bool:

@@ -7,26 +7,30 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 * ``SELECT SETVAL`` has no job and is no barrier: a RowsStep names those of its span, also if it has no rows.
 * No step for the delete-only binlog of a DROP COLUMN (it marks the table as dropping), jobs that were cancelled,
   rolled back or changed nothing, job types that no target supports, and jobs already applied.
-* The binlog of a multi-schema change commits after its last schema version, so binlogs of higher versions may come before it. It is executed with
-  its own binlog, whatever version was read before; until then its tables are those before it (``behind``).
+* The binlog of a job may come after binlogs of higher versions. The job is executed with its own binlog, whatever version was read before; until
+  then its tables are those before it (``behind``).
 * If a row's schema_version includes a job of its table whose binlog was not read yet, that job, and the unread jobs that it depends on, are
   executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records. The same
   applies to a job that rows need although their schema_version is lower (``sinks.engine.early``).
+* A binlog commits before its job's FinishedTS. If everything up to FinishedTS is known and the binlog has not come, it is lost: a TiDB skipped it. The job is
+  executed early as above, or before the binlog of a DDL of the same table, name or database, or at its FinishedTS if everything is known up to
+  ``GRACE`` after that. Jobs that began before the stream (``since``) are not lost: their binlogs may precede it.
 * The tables of a RowsStep are those on the target at that point: per table the newer of the version of the DDL binlogs read and of its
   early jobs.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, read_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
-from pyspark_tidb_binlog.schemas.events import SchemaVersion
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time
+from pyspark_tidb_binlog.schemas.history import GRACE, Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import may_stay, needed_early
 from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows
-from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision
+from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision, DdlFate
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,19 @@ class AppliedJobs:
 
     version: int
     early: frozenset[int] = frozenset()
-    """Ids of executed jobs that ``version`` does not cover: jobs executed before their binlog was read, and multi-schema changes, whose binlog may
-    follow those of higher versions.
+    """Ids of executed jobs that ``version`` does not cover: jobs executed before their binlog was read, and those that ``SchemaHistory.behind``
+    would name.
     """
     dropping: frozenset[int] = frozenset()
     """Table ids between the two binlogs of a DROP COLUMN."""
     behind: frozenset[int] = frozenset()
-    """Ids of multi-schema changes up to ``version`` that are not executed: their binlogs are still to come."""
+    """Ids of jobs up to ``version`` that are not executed: their binlogs are still to come, or lost."""
+    since: int = field(default=sys.maxsize, compare=False)
+    """The commit_ts at which this program began on the target: ``version`` covers jobs that began before, because nobody recorded which were executed."""
+    settled_ts: int = field(default=0, compare=False)
+    """Jobs that ended ``GRACE`` before it were all known, and are executed; 0 = as far as the target is."""
+    unread: frozenset[int] = field(default=frozenset(), compare=False)
+    """Of ``early``, as far as this life knows: those whose binlogs have not come."""
 
     def __contains__(self, job: Job) -> bool:
         """Whether the job was already executed on the target."""
@@ -97,19 +107,13 @@ class AppliedJobs:
 
     def at(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
         """The same where the binlogs up to ``commit_ts`` are read, as far as ``history`` shows the jobs behind ``version``."""
-        coming = {job.id for job in history.behind(self.version, commit_ts)}
+        coming = {job.id for job in history.behind(self.version, commit_ts, self.since)}
         known = frozenset(i for i in self.early if i in coming or (job := history.job(i)) is None or job.version > self.version)
-        return replace(self, early=known, behind=(self.behind | coming) - self.early)
+        return replace(self, early=known, behind=(self.behind | coming) - self.early, settled_ts=commit_ts)
 
     def covering(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
         """The same for a target that has every job up to ``version``, also those whose binlogs follow ``commit_ts``."""
-        return replace(self, early=self.early | {job.id for job in history.behind(self.version, commit_ts)}, behind=frozenset())
-
-    def executes(self, job: Job) -> bool:
-        """Whether the binlog of ``job``, which comes now, is the one with which it is executed."""
-        if job.type == JobType.MULTI_SCHEMA_CHANGE:
-            return job.id not in self.early
-        return job not in self
+        return replace(self, early=self.early | {job.id for job in history.behind(self.version, commit_ts, self.since)}, behind=frozenset())
 
     def settled_version(self, history: SchemaHistory) -> int:
         """The version up to which every job is executed."""
@@ -130,18 +134,24 @@ class AppliedJobs:
         """The table as it is on the target."""
         return history.table_at(table_id, self.version_of(table_id, history), dropping=table_id in self.dropping)
 
-    def with_early(self, job: Job) -> "AppliedJobs":
-        """The state after ``job`` was executed ahead of its binlog."""
-        return replace(self, early=self.early | {job.id}, dropping=self.dropping - {job.table_id}, behind=self.behind - {job.id})
+    def with_early(self, job: Job, *, lost: bool = False) -> "AppliedJobs":
+        """The state after ``job`` was executed ahead of its binlog, or without one."""
+        done = self.early | {job.id}
+        unread = self.unread if lost else self.unread | {job.id}
+        return replace(self, early=done, dropping=self.dropping - {job.table_id}, behind=self.behind - done, unread=unread)
 
     def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
         """The state after the binlog of ``job`` was read and, if necessary, executed."""
         version = max(self.version, job.version)
-        passed = {j.id for j in history.multi_schema_between(self.version, version)}
-        own = {job.id} if job.type == JobType.MULTI_SCHEMA_CHANGE else frozenset()
-        known = ((i, history.job(i)) for i in self.early)
-        left = frozenset(i for i, j in known if j is not None and (j.version > version or j.type == JobType.MULTI_SCHEMA_CHANGE))
-        return AppliedJobs(version, left | own, self.dropping - {job.table_id}, (self.behind | passed) - self.early - {job.id})
+        passed = {j.id for j in history.jobs_between(self.version, version) if self._awaited(j)}
+        early = self.early | {job.id} if self._awaited(job) else self.early - {job.id}
+        behind = (self.behind | passed) - early - {job.id}
+        return replace(
+            self, version=version, early=early, dropping=self.dropping - {job.table_id}, behind=behind, unread=self.unread - {job.id}
+        )
+
+    def _awaited(self, job: Job) -> bool:
+        return job.type == JobType.MULTI_SCHEMA_CHANGE or job.start_ts > self.since
 
     def with_dropping(self, table_id: int) -> "AppliedJobs":
         """The state after the delete-only binlog of a DROP COLUMN was read."""
@@ -171,6 +181,8 @@ class RowsStep:
     """The images that conditions hide; None: no table of the step has one."""
     setvals: tuple[SetVal, ...] = ()
     """In the order of commit_ts."""
+    lost: tuple[Job, ...] = ()
+    """Jobs executed early, in this step or before, whose binlogs are lost, as is known now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +200,14 @@ class DdlStep:
     """The jobs executed on the target after this step."""
     decision: DdlDecision = APPLIED
     """What the filters make of it."""
+    lost: bool = False
+    """Whether its binlog is lost."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What people must know of it, whatever the target makes of it."""
+        unwanted = self.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
+        return (lost_words(self.job),) if self.lost and not unwanted else ()
 
     @property
     def restored(self) -> str:
@@ -203,28 +223,43 @@ class DdlStep:
         return self.job.finished_ts or self.commit_ts if self.early else self.commit_ts
 
 
+def lost_words(job: Job) -> str:
+    """That the binlog of ``job`` is lost, and what was done."""
+    return (
+        f"the binlog of DDL job {job.id} ({job.type_name}: {' '.join(job.query.split())[:200]}) never came, although the DDL ended at "
+        f"{as_time(job.finished_ts)}. It was executed from the DDL history. Did a TiDB server run without binlog, or skip binlogs (binlog.ignore-error)? "
+        "Then rows may be missing, too: compare the tables with the upstream"
+    )
+
+
 def plan_steps(
     span: tuple[int, int],
     ddls: Sequence[DdlEvent],
     tables: Sequence[TableActivity],
     history: SchemaHistory,
     applied: AppliedJobs,
+    known_ts: int | None = None,
 ) -> tuple[RowsStep | DdlStep, ...]:
     """The steps of ``span`` = (after_ts, upto_ts]; ``ddls`` and ``tables`` may be in any order.
+
+    ``known_ts``: ``history`` has every job that ended some seconds before it; None: up to the end of the span.
 
     Raises:
         HistoryUnavailable: a DDL binlog refers to a job that ``history`` lacks; wait for it and plan again.
     """
-    planner = _Planner(span, history, applied)
     events = [d for d in ddls if span[0] < d.commit_ts <= span[1]]
+    planner = _Planner(span, history, applied, events, known_ts)
     rows = [t for t in tables if t.first_commit_ts <= span[1]]
-    tagged: list[tuple[int, int, DdlEvent | TableActivity]] = [(d.commit_ts, 0, d) for d in events]
+    tagged: list[tuple[int, int, DdlEvent | TableActivity | Job]] = [(d.commit_ts, 0, d) for d in events]
     tagged += [(t.first_commit_ts, 1, t) for t in rows]
+    tagged += [(job.finished_ts, 2, job) for job in planner.overdue()]
     for _, _, event in sorted(tagged, key=lambda e: e[:2]):
         if isinstance(event, DdlEvent):
             planner.read_ddl(event)
-        else:
+        elif isinstance(event, TableActivity):
             planner.read_rows(event)
+        else:
+            planner.miss_ddl(event)
     return planner.finish()
 
 
@@ -254,10 +289,20 @@ def replay_steps(
 
 
 class _Planner:
-    def __init__(self, span: tuple[int, int], history: SchemaHistory, applied: AppliedJobs) -> None:
+    def __init__(
+        self,
+        span: tuple[int, int],
+        history: SchemaHistory,
+        applied: AppliedJobs,
+        events: Sequence[DdlEvent] = (),
+        known_ts: int | None = None,
+    ) -> None:
         self._after, self._to = span
         self._history = history
-        self._applied = applied.at(span[0], history)
+        self._applied = applied.at(applied.settled_ts or span[0], history)
+        self._settled = max(self._applied.settled_ts, self._to if known_ts is None else min(known_ts, self._to))
+        self._coming = {e.job_id for e in events if not self._is_twin(e, history.job(e.job_id))}
+        """The jobs whose binlogs are in the span."""
         known = (history.job(i) for i in self._applied.early)
         self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
         """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
@@ -276,26 +321,52 @@ class _Planner:
             raise HistoryUnavailable(
                 f"DDL job {event.job_id} (commit_ts {event.commit_ts}: {event.query[:200]}) is not in the DDL history yet; wait for it"
             )
-        if job.type == JobType.DROP_COLUMN and event.schema_state == DELETE_ONLY:
+        if self._is_twin(event, job):
             if job.effective and job not in self._applied:
                 self._applied = self._applied.with_dropping(job.table_id)
             return
+        if job.effective and job not in self._applied:
+            self._bring(self._missed_before(job), max(event.commit_ts - 1, self._after))
         before = self._applied
         after = before.with_binlog(job, self._history)
-        if job.effective and before.executes(job):
+        if job.effective and job not in before:
             self._close_rows(event.commit_ts - 1)
             self._steps.append(DdlStep(event.commit_ts, job, event.query, False, before, after))
             self._after = event.commit_ts
         self._applied = after
 
+    @staticmethod
+    def _is_twin(event: DdlEvent, job: Job | None) -> bool:
+        return event.schema_state == DELETE_ONLY and job is not None and job.type == JobType.DROP_COLUMN
+
     def read_rows(self, touch: TableActivity) -> None:
-        early = self._unread_jobs(touch)
-        if early:
-            at = max(touch.first_commit_ts - 1, self._after)
+        self._bring(self._unread_jobs(touch), max(touch.first_commit_ts - 1, self._after))
+        self._rows.append(touch)
+
+    def overdue(self) -> tuple[Job, ...]:
+        """The jobs whose binlogs are awaited no longer."""
+        ended = self._history.ended_between(self._applied.settled_ts - GRACE, self._to - GRACE)
+        behind = (job for i in self._applied.behind if (job := self._history.job(i)) is not None and job.finished_ts <= self._to - GRACE)
+        return tuple(job for job in {j.id: j for j in (*ended, *behind)}.values() if job not in self._applied and self._is_lost(job))
+
+    def miss_ddl(self, job: Job) -> None:
+        if job not in self._applied:
+            self._bring((*self._missed_before(job), job), max(job.finished_ts, self._after))
+
+    def _is_lost(self, job: Job) -> bool:
+        return job.start_ts > self._applied.since and 0 < job.finished_ts <= self._to and job.id not in self._coming
+
+    def _missed_before(self, job: Job) -> tuple[Job, ...]:
+        """The lost jobs that ``job`` depends on."""
+        earlier = self._history.jobs_between(self._applied.settled_version(self._history), job.version - 1)
+        missed = [j for j in earlier if j not in self._applied and self._is_lost(j)]
+        return _with_foundations([job], [*missed, job], self._history)[:-1] if missed else ()
+
+    def _bring(self, jobs: Sequence[Job], at: int) -> None:
+        if jobs:
             self._close_rows(at)
             self._after = at
-        self._execute_early(early)
-        self._rows.append(touch)
+            self._execute_early(jobs)
 
     def read_begun_rows(self, touch: TableActivity) -> None:
         self._execute_early(self._unread_jobs(touch))
@@ -303,18 +374,21 @@ class _Planner:
 
     def _execute_early(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            before, self._applied = self._applied, self._applied.with_early(job)
+            lost = self._is_lost(job)
+            before, self._applied = self._applied, self._applied.with_early(job, lost=lost)
             if job.type == JobType.DROP_PARTITION:
                 self._early_drops.append((self._after, job))
-            self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied))
+            self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied, lost=lost))
 
     def finish(self) -> tuple[RowsStep | DdlStep, ...]:
-        self._applied = self._applied.at(self._to, self._history)
         if self._after < self._to or not self._steps:
-            self._close_rows(self._to, last=True)
+            early = (job for i in sorted(self._applied.unread) if (job := self._history.job(i)) is not None)
+            lost = tuple(job for job in early if self._is_lost(job))
+            self._applied = replace(self._applied.at(self._settled, self._history), unread=self._applied.unread - {j.id for j in lost})
+            self._close_rows(self._to, last=True, lost=lost)
         return tuple(self._steps)
 
-    def _close_rows(self, upto: int, *, last: bool = False) -> None:
+    def _close_rows(self, upto: int, *, last: bool = False, lost: tuple[Job, ...] = ()) -> None:
         if upto <= self._after and not last:
             return
         here = [t for t in self._rows if t.first_commit_ts <= upto]
@@ -325,7 +399,8 @@ class _Planner:
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
             stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            self._steps.append(RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=self._setvals))
+            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=self._setvals, lost=lost)
+            self._steps.append(rows)
         self._after, self._setvals = upto, ()
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 

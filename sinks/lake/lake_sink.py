@@ -126,7 +126,7 @@ class LakeSink(Sink):
         start = begin(found.target, begun)
         if found.commit_ts is not None and start < found.commit_ts:
             raise ApplyError(f"the stream would begin at {start}, but {self._ledger.uri} records {found.commit_ts}")
-        applied = found.applied if found.commit_ts is not None else AppliedJobs(history().version_at(start))
+        applied = found.applied if found.commit_ts is not None else AppliedJobs(history().version_at(start), since=start)
         if begun is None and self._mirrors is not None and self._loads is not None:
             if tables := self._loads.first(history(), applied.version):
                 self._mirrors.begin(self._state.epoch, start, tables)
@@ -177,7 +177,7 @@ class LakeSink(Sink):
         """The DDL's row, and its record (``Sink.apply_ddl``)."""
         self._require_held()
         fate = "already there"
-        if self._state.applied.executes(step.job):
+        if step.job not in replace(self._state.applied, behind=step.before.behind):
             if step.commit_ts < self._commit_ts:
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
@@ -280,6 +280,7 @@ class LakeSink(Sink):
                 commit_ts=commit_ts,
                 schema_version=applied.version,
                 early=applied.early,
+                since_ts=applied.since,
             )
             self._commit_state(fresh, rows, parts)
             self._upkeep.committed(len(parts))

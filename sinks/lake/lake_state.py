@@ -66,13 +66,15 @@ class LakeState:
     schema_version: int = 0
     early: frozenset[int] = frozenset()
     """``AppliedJobs.early``."""
+    since_ts: int = 0
+    """``AppliedJobs.since``."""
     begin_ts: int = 0
     """Up to it only DDLs are kept; a row change may still be there, for moments that need it."""
 
     @property
     def applied(self) -> AppliedJobs:
         """The DDL jobs that the ledger holds."""
-        return AppliedJobs(self.schema_version, self.early)
+        return AppliedJobs(self.schema_version, self.early, since=self.since_ts)
 
     def to_json(self) -> str:
         """As it is kept."""
@@ -84,4 +86,5 @@ class LakeState:
         found: dict[str, Any] = json.loads(text)
         if found.pop("layout", None) != _LAYOUT:
             raise ValueError(f"its layout is not {_LAYOUT}")
+        found.setdefault("since_ts", found["commit_ts"] or 0)
         return cls(**found | {"holder": LakeWriter(**found["holder"]), "early": frozenset(found["early"])})

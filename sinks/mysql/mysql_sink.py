@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, Rows
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, forget_later, load_frozen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
@@ -104,7 +104,8 @@ class MySQLSink(Sink):
         until_ts = max(crashed_until, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), record.commit_ts, ours=doubt.ours)
         moved = AppliedJobs(version) if found.known and not choice.ours else None
-        self._leased.transact(partial(self._forget_beyond, until_ts, moved, found.consistent))
+        begins = not found.known or moved is not None or not doubt.ours
+        self._leased.transact(partial(self._forget_beyond, until_ts, moved, found.consistent, begins))
         self._go_on_safely(doubt.why or choice.words)
         if self._settings.loopback_control:
             self._leased.transact(self._remove_stale_marks)
@@ -196,15 +197,16 @@ class MySQLSink(Sink):
         if bounds.end_ts:
             self._safe.begin(bounds, why or "an earlier life of this Drainer began it")
 
-    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, session: Session) -> None:
+    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, begins: bool, session: Session) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
-        and says ``consistent``.
+        and says ``consistent``. ``begins``: another program's work, or none, is in the target.
         """
         schema = self._settings.checkpoint_schema
         if safe_until:
             progress.begin_safe(session, self._cluster_id, progress.SafeBounds(self._record.commit_ts, safe_until), schema)
         progress.forget_other_spans(session, self._cluster_id, self._record.commit_ts, schema)
+        begin_record(session, self._settings, self._cluster_id, self._record.commit_ts, afresh=begins)
         jobs = forget_later(session, self._settings, self._cluster_id, self._record.commit_ts)
         if moved is not None:
             self._record.save(session, self._record.commit_ts, moved, consistent=consistent and not safe_until)

@@ -76,6 +76,8 @@ class Stand:
     """The end of what belongs to it in the target; None: unknown, because another program wrote the savepoint."""
     ours: bool = True
     """False: read from a savepoint that another program wrote."""
+    since_ts: int = 0
+    """``AppliedJobs.since``."""
 
 
 class LocalRecord:
@@ -115,7 +117,10 @@ class LocalRecord:
                     "a directory of its own"
                 )
             if savepoint is None or savepoint.commit_ts in found["savepoints"]:
-                self.stand = Stand(found["commit_ts"], found["schema_version"], frozenset(found["early"]), found["place"])
+                early = frozenset(found["early"])
+                self.stand = Stand(
+                    found["commit_ts"], found["schema_version"], early, found["place"], since_ts=found.get("since_ts", found["commit_ts"])
+                )
         self._named = (savepoint.commit_ts,) if savepoint is not None else ()
         self.target = self.target or str(uuid.uuid4())
         if self.stand is None and savepoint is not None and savepoint.commit_ts:
@@ -168,6 +173,7 @@ class LocalRecord:
             "commit_ts": stand.commit_ts,
             "schema_version": stand.schema_version,
             "early": sorted(stand.early),
+            "since_ts": stand.since_ts,
             "place": dict(stand.place) if stand.place is not None else None,
             "savepoints": named,
         }

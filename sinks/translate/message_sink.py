@@ -104,11 +104,11 @@ class MessageSink(Sink):
         self._commit_ts = begin(self._record.target, found.commit_ts if found else None)
         if found is not None and found.commit_ts != self._commit_ts:
             raise ApplyError(f"the stream would begin at {self._commit_ts}, but {self._settings.record_dir} records {found.commit_ts}")
-        applied = AppliedJobs(found.schema_version, found.early) if found else AppliedJobs(0)
+        applied = AppliedJobs(found.schema_version, found.early, since=found.since_ts) if found else AppliedJobs(0)
         if found is None or not found.ours:
             # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
-            applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)))
+            applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)), since=self._commit_ts)
         self._outlet.open(found, self._commit_ts)
         if found is None and self._settings.from_now:
             self._require_empty()
@@ -130,8 +130,7 @@ class MessageSink(Sink):
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's message (``Sink.apply_ddl``)."""
         stand = self._held()
-        done = AppliedJobs(stand.schema_version, stand.early)
-        if done.executes(step.job):
+        if step.job not in AppliedJobs(stand.schema_version, stand.early, behind=step.before.behind):
             if step.commit_ts < stand.commit_ts:
                 raise ApplyError(f"cannot write DDL job {step.job.id} at {step.commit_ts}: the target is already at {stand.commit_ts}")
             self._put(self._ddl(step, history), step.commit_ts, step.applied)
@@ -219,7 +218,7 @@ class MessageSink(Sink):
         return done
 
     def _save(self, commit_ts: int, applied: AppliedJobs) -> None:
-        self._record.save(Stand(commit_ts, applied.version, applied.early, self._outlet.place))
+        self._record.save(Stand(commit_ts, applied.version, applied.early, self._outlet.place, since_ts=applied.since))
 
     def _held(self) -> Stand:
         if self.lost is not None:

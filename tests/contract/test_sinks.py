@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.codec.datum import as_integer, take_datum
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
@@ -401,6 +401,25 @@ def test_a_new_target_begins_where_it_is_told_and_another_life_where_it_was(worl
         sink.close()
     (target, nothing), (same, there) = asked
     assert target and target == same and (nothing, there) == (None, BEGIN)
+
+
+def test_a_ddl_whose_binlog_is_lost_is_executed_once_behind_a_later_version(world: World, opened: Callable[..., Sink]) -> None:
+    first, second = HISTORY.jobs[1], replace(HISTORY.jobs[2], start_ts=15)
+    text = "CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"
+    (other,) = JobReader().read([job(3, 3, table(11, "u", COLUMNS), query=text, schema_name="sunk", real_start_ts=25)])
+    known = SchemaHistory.of([first, second, other])
+    events = [DdlEvent(10, 1, f"{first.query};", 5), DdlEvent(30, 3, f"{text};", 5)]
+    rows = rows_of(50, (None, {1: 1, 2: 10}))
+    steps = plan_steps((BEGIN, 60), events, [TableActivity(10, 2, 50, 1, 50)], known, AppliedJobs(0, since=BEGIN))
+    assert [s.job.id if isinstance(s, DdlStep) else s.upto_ts for s in steps] == [1, 3, 2, 60]
+    for step in steps:
+        for _ in range(2):
+            sink = opened()
+            if isinstance(step, DdlStep):
+                sink.apply_ddl(step, known, {})
+            else:
+                sink.apply(rows, step, StageClock())
+    assert world.rows() == [(1, 10)] and opened().commit_ts == 60
 
 
 @pytest.mark.shows("drainer gotcha 6")

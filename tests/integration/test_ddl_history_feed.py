@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas import history_feed
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
+from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -410,6 +411,24 @@ def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) 
     feed.note_committed({3: finished - 5})
     assert [feed.snapshot().version_at(finished - before) for before in (6, 5)] == [2, 3]
     assert feed.refresh().jobs[3].finished_ts == finished
+
+
+def test_jobs_without_binlogs_are_looked_for_now_and_then_and_nobody_waits_for_them(status: Status) -> None:
+    status.jobs, waited = many(3), WaitedFor()
+    feed = HistoryFeed(status.url)
+    feed.snapshot()
+    status.jobs = many(4)
+    complete_history(feed, (), (), waited, lambda table: True, tso(100_000))
+    assert 4 in feed.snapshot().jobs and waited.known_ts == tso(100_000)
+    status.jobs = many(5)
+    complete_history(feed, (), (), waited, lambda table: True, tso(129_000))
+    assert 5 not in feed.snapshot().jobs, "not for each batch"
+    status.broken = True
+    complete_history(feed, (), (), waited, lambda table: True, tso(131_000))
+    assert waited.known_ts == tso(100_000), "what ended since is not known"
+    status.broken = False
+    complete_history(feed, (), (), waited, lambda table: True, tso(190_000))
+    assert 5 in feed.snapshot().jobs and waited.known_ts == tso(190_000)
 
 
 def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_left_out() -> None:

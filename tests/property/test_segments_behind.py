@@ -41,7 +41,7 @@ def told() -> SchemaHistory:
 
 def recorded(applied: AppliedJobs, done: list[int], at: int, h: SchemaHistory) -> AppliedJobs:
     """What a target tells at a start: the checkpoint's version, and the jobs that it has records of."""
-    asked = {j.id for j in h.behind(applied.version, at)}
+    asked = {j.id for j in h.behind(applied.version, at, applied.since)}
     early = {i for i in done if i in asked or h.jobs[i].version > applied.version}
     return AppliedJobs(applied.version, frozenset(early)).at(at, h)
 
@@ -89,4 +89,4 @@ def test_a_target_that_was_filled_before_has_what_was_visible_then() -> None:
 
 
 def test_the_ddls_that_wait_include_one_that_is_behind() -> None:
-    assert [job.id for job in told().behind(11, 59)] == [MULTI] and told().behind(9, 59) == () and told().behind(11, 62) == ()
+    assert [job.id for job in told().behind(11, 59, 0)] == [MULTI] and told().behind(9, 59, 0) == () and told().behind(11, 62, 0) == ()

@@ -119,6 +119,18 @@ def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version:
     return AppliedJobs(version, frozenset(int(job_id) for (job_id,) in rows))
 
 
+def begin_record(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int, *, afresh: bool) -> None:
+    """Record, in the caller's transaction, that this program executes the DDLs that began after ``commit_ts``: the row of a job 0, which there is not.
+
+    Without ``afresh``, and where it is recorded, nothing changes.
+    """
+    if afresh:
+        session.execute(f"DELETE FROM {table_of(config)} WHERE cluster_id = %s AND job_id = 0", [cluster_id])
+    columns = "cluster_id, job_id, commit_ts, version, early, state, query, note"
+    values = [cluster_id, 0, commit_ts, 0, 0, DONE, "", ""]
+    session.execute(f"INSERT IGNORE INTO {table_of(config)} ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)", values)
+
+
 def forget_later(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int) -> tuple[int, ...]:
     """Delete the records of jobs finished after the target's checkpoint, in the caller's transaction; returns their ids.
 
@@ -251,7 +263,7 @@ class DdlRecord:
                 outcome.state,
                 step.query,
                 outcome.sql,
-                json.dumps(outcome.losses, ensure_ascii=False),
+                json.dumps((*step.losses, *outcome.losses), ensure_ascii=False),
                 outcome.how,
                 self._tries_json(),
                 to_json(outcome.frozen) if outcome.frozen else None,
