@@ -15,6 +15,7 @@
     ├── Stopped                      asked to while it waited: not a failure
     └── ApplyError                   the target refused something
         ├── RetryableApplyError      a retry may succeed
+        ├── ServerRefused            a retry would not
         ├── DdlRefused               in every form
         ├── FindingError             the target differs, and on-finding is stop
         ├── CheckpointMoved          by another program or a person
@@ -90,9 +91,18 @@ class ApplyError(ReplicationError):
         self.words = words
         self.where = where
 
+    @property
+    def said(self) -> str:
+        """What the server said, or what is known of the error."""
+        return self.words or str(self)
+
 
 class RetryableApplyError(ApplyError):
     """The target refused for a transient reason: deadlock, lost connection, restart."""
+
+
+class ServerRefused(ApplyError):
+    """The server refused a statement, and would refuse it again."""
 
 
 class FindingError(ApplyError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, status_ports
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, PumpUnavailable, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, PumpUnavailable, ServerRefused
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -63,9 +63,7 @@ def unverified(upstream: SnapshotSource, cluster_id: int, known: StreamServers) 
         return str(error)
     try:
         theirs = {server.id: server.address for server in upstream.servers()}
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         return str(error)
     if not ours or not theirs:
         return f"{'spark.upstream' if ours else 'the side of the stream'} reports no TiDB server"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, ServerRefused, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -96,9 +96,7 @@ class SnapshotSource:
         for sql in ("SELECT @@GLOBAL.tidb_gc_life_time", "SELECT variable_value FROM mysql.tidb WHERE variable_name = 'tikv_gc_life_time'"):
             try:
                 found = session.query(sql)
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
+            except ServerRefused as error:
                 _log.debug("%s: %s", sql, error)
                 continue
             if found:
@@ -145,9 +143,7 @@ class SnapshotSource:
         with self._of_upstream(), self._connect() as session:
             try:
                 found = look(session, held.cluster_id, held.schema)
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
+            except ServerRefused as error:
                 _log.debug("the upstream does not say whether it has the lease table: %s", error)
                 return False
             return found is not None and found.life == held.life
@@ -171,9 +167,7 @@ class SnapshotSource:
         """TiDB's id of each table at the session's snapshot, by database and name in lower case; a server that does not tell: nothing."""
         try:
             found = session.query("SELECT table_schema, table_name, tidb_table_id FROM information_schema.tables")
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if error.errno != _NO_COLUMN:
                 raise
             return {}
@@ -183,9 +177,7 @@ class SnapshotSource:
         """The names and types of the table's columns at the session's snapshot, in order; None: there is no such table."""
         try:
             return tuple((as_text(row[0]), as_text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if error.errno in ABSENT:
                 return None
             raise
@@ -199,9 +191,7 @@ class SnapshotSource:
         """The last number that is given, or in a server's cache, now: a snapshot does not hold it. None: the server does not say."""
         try:
             return next((int(row[3]) - 1 for row in session.query(f"SHOW TABLE {_name(sequence)} NEXT_ROW_ID")), None)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             _log.warning(
                 "%s.%s: the copy begins at its START, because its next number cannot be read: %s", sequence.schema, sequence.name, error
             )
@@ -241,9 +231,7 @@ class SnapshotSource:
         asked = ", ".join(handle.expressions)
         try:
             return self._keys(session, f"SELECT {asked} FROM {source} TABLESAMPLE REGIONS() ORDER BY {', '.join(handle.names)}", handle)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if error.errno in _COLLECTED:
                 raise
             _log.info("%s.%s: the upstream gives no boundaries of regions: %s", table.schema, table.name, error)

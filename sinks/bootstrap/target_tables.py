@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
@@ -115,9 +115,7 @@ class TargetTables:
                 return why
             try:
                 self._make(wanted)
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
+            except ServerRefused as error:
                 _log.info("%s cannot be made yet: %s", wanted.label, error)
                 return str(error)
             return ""

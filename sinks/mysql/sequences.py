@@ -9,7 +9,7 @@ So a repeated SETVAL changes nothing, or ends where it ended before.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.engine.segments import SetVal
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
@@ -55,9 +55,7 @@ def set_sequences(session: Target, setvals: Iterable[SetVal]) -> tuple[Finding, 
     for (schema, name), numbers in values.items():
         try:
             _set(session, schema, name, numbers)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             words = f"after a fail-over NEXTVAL may repeat numbers of the upstream, because SETVAL is refused. Make the sequence there, or GRANT INSERT: {error}"
             found.append(Finding(FindingKind.DDL, words, table_name(schema, name)))
     return tuple(found)

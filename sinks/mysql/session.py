@@ -26,7 +26,7 @@ from pymysql.err import raise_mysql_exception
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, NEVER, ROUNDS_TIMES, for_all, for_rows, refusals
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
@@ -614,7 +614,7 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
         return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR, where=where)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
-    kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
+    kind = RetryableApplyError if passing(errno, str(words)) else ServerRefused
     hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if _timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
 

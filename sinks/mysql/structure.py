@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -157,9 +157,7 @@ def is_absent(session: Target, schema: str, name: str) -> bool:
     """
     try:
         session.query(f"SELECT 1 FROM {quote_name(schema)}.{quote_name(name)} LIMIT 0")
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         if error.errno in ABSENT:
             return True
         raise
@@ -305,9 +303,7 @@ def table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None
     """
     try:
         return _tidb_ids(session, schema, table) if session.flavour is Flavour.TIDB else _innodb_ids(session, schema, table)
-    except RetryableApplyError:
-        raise
-    except ApplyError:
+    except ServerRefused:
         # No PROCESS privilege, or a server without these tables.
         return None
 
@@ -375,9 +371,7 @@ def with_instant_columns(session: Target, ids: Collection[int]) -> frozenset[int
             "SELECT table_id FROM information_schema.innodb_tables WHERE (instant_cols > 0 OR total_row_versions > 0) "
             f"AND table_id IN ({', '.join(map(str, ids))})"
         )
-    except RetryableApplyError:
-        raise
-    except ApplyError:
+    except ServerRefused:
         return frozenset()  # a server before 8.0.29
     return frozenset(int(table_id) for (table_id,) in rows)
 

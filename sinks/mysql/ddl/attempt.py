@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
@@ -161,9 +161,7 @@ class DdlAttempt:
         for sql in left.statements:
             try:
                 self._send(sql)
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
+            except ServerRefused as error:
                 return self._otherwise(left, sql, error, unread=unread, bare=bare)
         sql = left.sql
         how = "text" if by_text(left.altered, self.clock.subject) and sql == joined(self.statements()) else "changes"
@@ -217,13 +215,11 @@ class DdlAttempt:
         """Make a part of a definition that rows do not need; the loss, if the target refuses it."""
         try:
             self._send(sql)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             self._row.note_try("part", sql, error)
             if error.errno in OF_NO_DEFINITION and self._config.ddl_policy == "stop":
                 self.by_policy(sql, str(error))
-            loss = f"{table.schema}.{table.name}: {what} left out: {error.words or error}"
+            loss = f"{table.schema}.{table.name}: {what} left out: {error.said}"
             self._told((loss,))
             return (loss,)
         return ()
@@ -271,9 +267,7 @@ class DdlAttempt:
         made = self.made(number)
         try:
             self._send(text.sql)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             self._row.note_try("text", text.sql, error)
             instead = instead_of(self._session, self._subject, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
@@ -340,9 +334,7 @@ class DdlAttempt:
             try:
                 with in_transaction(self._session):
                     rows = self._session.execute(instead.delete)
-            except RetryableApplyError:
-                raise
-            except ApplyError as refused:
+            except ServerRefused as refused:
                 self._row.note_try("rows", instead.delete, refused)
                 return self.by_policy(sql, f"{error}; {refused}")
         return DdlOutcome(DONE, "derived", instead.delete)
@@ -355,9 +347,7 @@ class DdlAttempt:
                         self._row.note_told(
                             f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
                         )
-            except RetryableApplyError:
-                raise
-            except ApplyError as error:
+            except ServerRefused as error:
                 self._row.note_try("fill", sql, error)
 
     def declare(self, *then: str) -> tuple[str, ...]:
@@ -371,9 +361,7 @@ class DdlAttempt:
         """Execute what the job can do without; False, and a note, where the target refuses it."""
         try:
             self._send(sql)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             self._row.note_try(step, sql, error)
             return False
         return True
@@ -392,9 +380,7 @@ class DdlAttempt:
             return  # since ``begin_ddl``
         try:
             self._session.use(self._subject.schema)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             _log.debug("executing the DDL without a current database: %s", error)
 
     def _already_so(self, error: ApplyError, made: TableAt | None) -> bool:

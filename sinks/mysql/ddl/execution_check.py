@@ -26,7 +26,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddKey, DropKey, ModifyKey, RenameKey, TableChange
 from pyspark_tidb_binlog.schemas.tableinfo import (
@@ -338,9 +338,7 @@ def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
         try:
             if not session.query(f"SELECT 1 FROM {name} WHERE NOT ({same}) LIMIT 1"):
                 continue
-        except RetryableApplyError:
-            raise
-        except ApplyError:
+        except ServerRefused:
             continue
         update = filling(table, column, value, f"NOT ({same})")
         found.append(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
@@ -245,9 +245,7 @@ class _Look:
             return ""
         try:
             self._session.use(self._subject.schema or "information_schema")
-        except RetryableApplyError:
-            raise
-        except ApplyError:
+        except ServerRefused:
             self._session.use("information_schema")  # a waiting DDL makes the database
         try:
             self._session.execute(f"PREPARE {_NAME} FROM %s", [sql])
@@ -306,9 +304,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         try:
             if _has_run(session, step, subject, dialect, earlier, marks):
                 yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             yield step.job, hinders(where, str(error), "decide this before you start the stream")
 
 

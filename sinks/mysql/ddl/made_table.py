@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, alter_table
@@ -42,9 +42,7 @@ def make_table(ddl: SentDdl, send: Send) -> tuple[str, ...]:
         text = create_table(table.schema, bare(named), ddl.dialect) if ddl.bare else rewrite(ddl.subject, ddl.dialect, restored=False)
         try:
             send(replace(ddl, sql=text.sql))
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             quirk = around(replace(ddl, sql=text.sql, error=error, made=table))
             if quirk.subject is None and (ddl.bare or error.errno in OF_NO_DEFINITION):
                 raise
@@ -74,12 +72,10 @@ def _parts(ddl: SentDdl, table: TableAt, send: Send) -> Iterator[str]:
 def _part(ddl: SentDdl, table: TableAt, what: str, sql: str, send: Send) -> Iterator[str]:
     try:
         send(replace(ddl, sql=sql))
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         if error.errno in OF_NO_DEFINITION:
             raise
-        yield f"{table.schema}.{table.name}: {what} left out: {error.words or error}"
+        yield f"{table.schema}.{table.name}: {what} left out: {error.said}"
 
 
 def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, dialect: Dialect) -> tuple[tuple[str, ...], str] | None:
@@ -104,10 +100,8 @@ def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, 
     session.rollback()  # the caller's transaction only reads, and may not make even a temporary table
     try:
         return make_table(SentDdl(session, as_made, dialect), send), ""
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
-        return None if error.errno in _CANNOT_TRY else ((), error.words or str(error))
+    except ServerRefused as error:
+        return None if error.errno in _CANNOT_TRY else ((), error.said)
     finally:
         with contextlib.suppress(ApplyError):
             session.execute(f"DROP TEMPORARY TABLE IF EXISTS {temporary}")

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import (
@@ -106,7 +106,7 @@ class SentDdl:
     @property
     def words(self) -> str:
         """What the server says against it: the first sentence."""
-        return (self.error.words or str(self.error)).partition(". ")[0] if self.error else ""
+        return self.error.said.partition(". ")[0] if self.error else ""
 
     @property
     def coming(self) -> list[ColumnInfo]:
@@ -170,9 +170,7 @@ def execute(ddl: SentDdl) -> None:
     with with_settings(ddl.session, around(ddl).settings):
         try:
             ddl.session.execute(ddl.sql)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if not (settings := around(replace(ddl, error=error)).settings):
                 raise
             try:
@@ -390,11 +388,9 @@ def _definer_gone(ddl: SentDdl) -> Around | None:
         return None
     try:
         ddl.session.query(f"SHOW GRANTS FOR {account}")
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         if error.errno == _NO_GRANTS:
-            raise ApplyError(f"the definer {account} does not exist", _NO_DEFINER, error.words) from error
+            raise ServerRefused(f"the definer {account} does not exist", _NO_DEFINER, error.words) from error
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, read_tables, table_ids, tables_in
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
@@ -134,9 +134,7 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
     part = f" PARTITION ({quote_name(partition)})" if partition else ""
     try:
         return not session.query(f"SELECT 1 FROM {table_name(schema, table)}{part} LIMIT 1")
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         _log.debug("cannot read %s.%s: %s", schema, table, error)
         return False
 
@@ -170,9 +168,7 @@ _servers: WeakKeyDictionary[Target, Mapping[str, str]] = WeakKeyDictionary()
 def _show(session: Target, statement: str, column: int) -> str:
     try:
         rows = session.query(statement)
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         if error.errno in ABSENT or error.errno == _NO_NAME:
             return ""
         if error.errno == _VIEW_BROKEN:

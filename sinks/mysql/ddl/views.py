@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import tokenize
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, table_of
@@ -65,9 +65,7 @@ def make_view(session: Target, subject: Subject, dialect: Dialect) -> tuple[str,
     text = rewrite(subject, dialect, restored=False)
     try:
         execute(SentDdl(session, subject, dialect, text.sql))
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         quirk = around(SentDdl(session, subject, dialect, text.sql, error))
         if quirk.subject is None:
             raise
@@ -134,9 +132,7 @@ class LeftOutViews:
         try:
             self._session.use(subject.schema)
             losses = make_view(self._session, subject, self._dialect)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if error.errno != EXISTS_TABLE or not stands(self._session, subject.after[0]):
                 return None
             losses = ()

@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
@@ -267,9 +267,7 @@ def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[Converted]) -> Zon
     for column in changed:
         try:
             row = session.query(span_query(column))[0]
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             if error.errno == _NO_COLUMN:
                 continue  # it has its new name: the statement ran before a crash
             _log.debug("cannot read %s: %s", column.table, error)
@@ -289,8 +287,6 @@ def _named(session: Target, subject: Subject, name: str, tz: tzinfo) -> Zone | N
     try:
         with with_settings(session, zone_setting(zone)):
             return zone
-    except RetryableApplyError:
-        raise
-    except ApplyError as error:
+    except ServerRefused as error:
         _log.debug("the target does not have the time zone %s: %s", name, error)
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
@@ -199,9 +199,7 @@ class WaitingViews:
             if database:
                 session.use(database)
             session.execute(_text_for(session.flavour, query))
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
+        except ServerRefused as error:
             return error.errno == _VIEW_EXISTS
         return True
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name, read_name, significant
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
@@ -64,7 +64,7 @@ class RestoringTidb:
         last = next((at for at in reversed(range(len(self._gone))) if self._gone[at][0] == name), None)
         if last is None:
             errno, words = self.refusal
-            raise ApplyError(f"DDL: error {errno}, {words}", errno, words)
+            raise ServerRefused(f"DDL: error {errno}, {words}", errno, words)
         changed = self.session.execute(f"RENAME TABLE {self._gone[last][1]} TO {_quoted(QualifiedName(name.schema, new))}")
         del self._gone[last]
         return changed

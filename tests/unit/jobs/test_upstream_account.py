@@ -7,7 +7,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import database, job, table
@@ -43,15 +43,15 @@ def test_an_account_that_is_ready() -> None:
     assert "tidb_gc_life_time is 10m0s; PD keeps GC behind the snapshot" in found[1] and len(found) == 2
 
 
-NO_SAFE_POINT = ApplyError("target tidb:4000 refused", 1105, "can not get 'tikv_gc_safe_point'", "tidb:4000")
-REFUSED = ApplyError("target tidb:4000 refused", 1142, "SELECT command denied", "tidb:4000")
+NO_SAFE_POINT = ServerRefused("target tidb:4000 refused", 1105, "can not get 'tikv_gc_safe_point'", "tidb:4000")
+REFUSED = ServerRefused("target tidb:4000 refused", 1142, "SELECT command denied", "tidb:4000")
 
 
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
         ({"SHOW GRANTS": [("GRANT USAGE ON *.* TO 'drainer'@'%'",)], "`secret`": REFUSED}, "may not read d.secret: they cannot be copied"),
-        ({"tidb_snapshot": ApplyError("target tidb:4000 refused", 8055, "GC", "tidb:4000")}, "GC has passed it"),
+        ({"tidb_snapshot": ServerRefused("target tidb:4000 refused", 8055, "GC", "tidb:4000")}, "GC has passed it"),
         ({"tidb_snapshot": REFUSED}, "no snapshot can be read: upstream TiDB tidb:4000 refused"),
         ({"tidb_snapshot": NO_SAFE_POINT}, "has no tikv_gc_safe_point yet: GC has not run"),
         ({"CURRENT_USER": REFUSED}, "correct spark.upstream.host, port, user or password"),
@@ -77,7 +77,7 @@ def test_other_upstreams() -> None:
     assert [remark.words.partition(":")[0] for remark in none] == ["hinders  spark.upstream"]
     assert "and --bootstrap-all copies from it" in none[0].words
     assert list(upstream_remarks(DrainerConfig(), NOTHING, UpstreamSight(7, HISTORY, dict))) == []
-    older = {"tidb_gc_life_time": ApplyError("unknown variable", 1193, "", "tidb:4000"), "tikv_gc_life_time": [("24h",)]}
+    older = {"tidb_gc_life_time": ServerRefused("unknown variable", 1193, "", "tidb:4000"), "tikv_gc_life_time": [("24h",)]}
     assert any("tidb_gc_life_time is 24h" in line for line in said(older))
-    untold = {"tidb_servers_info": ApplyError("no such table", 1146, "", "tidb:4000")}
+    untold = {"tidb_servers_info": ServerRefused("no such table", 1146, "", "tidb:4000")}
     assert any("does not report its TiDB servers" in line for line in said(untold))

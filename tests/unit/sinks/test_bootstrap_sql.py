@@ -10,11 +10,11 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
 from pyspark_tidb_binlog.schemas.errors import (
-    ApplyError,
     BootstrapRefused,
     ConfigError,
     PumpUnavailable,
     RetryableApplyError,
+    ServerRefused,
     SnapshotCollected,
 )
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
@@ -77,7 +77,7 @@ def test_whether_it_is_the_cluster_whose_binlogs_come() -> None:
 
     assert unverified(tidb, 7, away) == "no port answers"
     assert unverified(tidb, 7, dict) == "the side of the stream reports no TiDB server"
-    old = ToldTidb({"tidb_servers_info": ApplyError("no such table", 1146, "", "tidb:4000")})
+    old = ToldTidb({"tidb_servers_info": ServerRefused("no such table", 1146, "", "tidb:4000")})
     assert unverified(old, 7, lambda: {"uuid-0": "a:1"}) == "no such table"
     with pytest.raises(PumpUnavailable, match=r"is the file /tmp/history\.json"):
         servers_at("/tmp/history.json", None)
@@ -87,7 +87,7 @@ def test_the_ids_of_tables_at_the_snapshot() -> None:
     tidb = ToldTidb({"tidb_table_id": [("Shop", "Item", 7), (b"shop", b"log", None)]})
     assert tidb.table_ids(tidb.told) == {("shop", "item"): 7, ("shop", "log"): 0}  # type: ignore[arg-type]
     assert tidb.told.asked == ["SELECT table_schema, table_name, tidb_table_id FROM information_schema.tables"]
-    tidb = ToldTidb({"tidb_table_id": ApplyError("no such column", 1054, "", "tidb:4000")})
+    tidb = ToldTidb({"tidb_table_id": ServerRefused("no such column", 1054, "", "tidb:4000")})
     assert tidb.table_ids(tidb.told) == {}  # type: ignore[arg-type]
 
 
@@ -99,9 +99,9 @@ def test_a_session_reads_at_the_snapshot() -> None:
     assert tidb.told.asked == ["SET SESSION autocommit = 1", f"SET @@SESSION.tidb_snapshot = '{TS}'", "SELECT 1", "closed"]
 
 
-@pytest.mark.parametrize("kind", [ApplyError, RetryableApplyError])
+@pytest.mark.parametrize("kind", [ServerRefused, RetryableApplyError])
 @pytest.mark.parametrize("errno", [8055, 9006])
-def test_a_snapshot_that_gc_has_passed_is_refused_whenever_it_is_noticed(errno: int, kind: type[ApplyError]) -> None:
+def test_a_snapshot_that_gc_has_passed_is_refused_whenever_it_is_noticed(errno: int, kind: type[ServerRefused]) -> None:
     tidb = ToldTidb({"tidb_snapshot": kind("target tidb:4000 refused", errno, "GC", "tidb:4000")})
     with pytest.raises(SnapshotCollected, match=r"TiDB at tidb:4000 cannot be read at 449000000000000001 .* GC has passed it"), tidb.at(TS):
         pass
@@ -112,8 +112,8 @@ def test_errors_of_the_upstream_are_not_called_the_targets() -> None:
     with pytest.raises(RetryableApplyError, match="upstream TiDB tidb:4000 refused 'x'") as found, tidb.at(TS):
         raise RetryableApplyError("target tidb:4000 refused 'x'", 2013, "lost", "tidb:4000")
     assert found.value.errno == 2013
-    with pytest.raises(ApplyError, match="^target db:3306 refused"), tidb.at(TS):
-        raise ApplyError("target db:3306 refused 'x'", 1, "", "db:3306")
+    with pytest.raises(ServerRefused, match="^target db:3306 refused"), tidb.at(TS):
+        raise ServerRefused("target db:3306 refused 'x'", 1, "", "db:3306")
 
 
 def test_ranges_begin_where_regions_do() -> None:
@@ -133,7 +133,7 @@ def test_a_table_without_a_clustered_key_is_read_by_its_rowid() -> None:
 
 
 def test_a_tidb_without_samples_divides_integers_evenly() -> None:
-    old = ApplyError("syntax", 1064, "", "tidb:4000")
+    old = ServerRefused("syntax", 1064, "", "tidb:4000")
     tidb = ToldTidb({"TABLESAMPLE": old, "MIN(": [("1", "64")]})
     found = tidb.ranges(tidb.told, ITEM)  # type: ignore[arg-type]
     assert tidb.told.asked[-1] == "SELECT MIN(`id`), MAX(`id`) FROM `shop`.`item`"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import Around, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
@@ -31,7 +31,7 @@ class FakeServer:
     def execute(self, sql: bytes | str, args: Sequence[Any] | None = None) -> int:
         self.seen.append(str(sql))
         if errno := next(iter([errors.pop(0) for text, errors in self.refusals.items() if errors and text in str(sql)]), 0):
-            raise ApplyError(f"error {errno}", errno, self.words)
+            raise ServerRefused(f"error {errno}", errno, self.words)
         return 0
 
     def query(self, sql: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
@@ -48,7 +48,7 @@ def subject() -> Subject:
     return subject_of(steps_of(h, {3: DROP})[1], h)
 
 
-def sent(server: FakeServer, sql: str = DROP, error: ApplyError | None = None) -> SentDdl:
+def sent(server: FakeServer, sql: str = DROP, error: ServerRefused | None = None) -> SentDdl:
     return SentDdl(server, subject(), Dialect(server.flavour), sql, error)
 
 
@@ -69,12 +69,12 @@ def test_what_cannot_have_a_key_of_the_server_is_executed_without(errno: int) ->
     ],
 )
 def test_a_refusal_names_what_is_in_the_way(refusals: dict[str, list[int]], errno: int) -> None:
-    with pytest.raises(ApplyError) as caught:
+    with pytest.raises(ServerRefused) as caught:
         execute(sent(FakeServer(refusals)))
     assert caught.value.errno == errno
 
 
 def test_a_row_applies_at_its_server_only() -> None:
-    twice, sql = ApplyError("", 1068), "ALTER TABLE `d`.`t` ADD PRIMARY KEY (`n`)"
+    twice, sql = ServerRefused("", 1068), "ALTER TABLE `d`.`t` ADD PRIMARY KEY (`n`)"
     assert around(sent(FakeServer({}), sql, twice)) == Around(sql="ALTER TABLE `d`.`t` DROP COLUMN `my_row_id`, ADD PRIMARY KEY (`n`)")
     assert not around(sent(FakeServer({}, flavour=Flavour.TIDB), sql, twice)).sql
