@@ -40,7 +40,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import SetVal
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, note_left_out
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import note_left_out, view_waits
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
@@ -443,7 +443,7 @@ class Bootstrap:
         refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
         copy_record.forget(session, self._lease.cluster_id, self._schema, refused)
         if wanted.source.info.is_view:
-            note_left_out(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, left_out(wanted.label, why))
+            note_left_out(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, view_waits(wanted.label, why))
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:

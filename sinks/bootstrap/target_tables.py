@@ -1,7 +1,7 @@
 """Prepares the target's tables before their rows are copied: creates them as they are upstream at the snapshot, or empties them. [db]
 
 Promises: a table that was there before a copy is never dropped, so it keeps its own partitions, keys and triggers. For a first load it must be
-empty; for a table of a running stream its rows are removed. A missing table is created in the first form that the target takes (``made_table``). Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
+empty; for a table of a running stream its rows are removed. A missing table is created in the first form that the target takes (``ladder``). Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
 """
 
 import logging
@@ -16,13 +16,13 @@ from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import make_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import make_view, out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -149,15 +149,13 @@ class TargetTables:
         self._session.use(wanted.target.schema)
         dialect = beside_gbk(self._session, self._dialect, [wanted.target])
         ddl = SentDdl(self._session, making(wanted, Routes.of(self._apply)), dialect)
-        if wanted.source.info.is_view:
-            losses = make_view(self._session, ddl.subject, dialect)
-        elif wanted.source.info.is_sequence:
-            text = rewrite(ddl.subject, self._dialect, restored=False)
+        if wanted.source.info.is_sequence:
+            text = rewrite(ddl.subject, dialect, restored=False)
             losses = text.losses
             if text.sql:
                 execute(replace(ddl, sql=text.sql))
         else:
-            losses = make_table(ddl, execute)
+            losses = make(ddl if wanted.source.info.is_view else replace(ddl, number=0), execute)
         for loss in losses:
             _log.warning("%s", loss)
 

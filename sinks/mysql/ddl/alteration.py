@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import finding_keys, without_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, plainly, without_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
@@ -258,36 +258,17 @@ class Alteration:
 
     def is_needed(self, change: TableChange) -> bool:
         """Whether rows cannot be held, found or written as upstream without ``change``."""
+        needed = bare(self.new)
         match change:
             case AddColumn(column):
-                return not column.generated or column.generated_stored
+                return column.id in {c.id for c in needed.columns}
             case ModifyColumn(name):
-                column = column_of(self.new, name)
-                return not column.generated or column.generated_stored
+                return name in {c.name for c in needed.columns}
+            case AddKey(key):
+                return key.id in {i.id for i in needed.indexes}
             case DropKey(name):
                 return any(k.unique or k.primary for k in self.old.indexes if k.name == name)
-            case AddKey(key):
-                return key.id in finding_keys(self.new) and not self.new.over_expression(key)
         return isinstance(change, DropColumn | RenameColumn)
-
-    def words_of(self, change: TableChange) -> str:
-        """What a change makes, for a loss."""
-        match change:
-            case AddColumn(column):
-                return f"column {column.name}: {column_type(column)}{f' AS ({column.generated_expr})' if column.generated else ''}"
-            case AddKey(key):
-                return f"{'expression index' if self.new.over_expression(key) else 'key'} {key.name}"
-            case AddForeignKey(key):
-                return f"foreign key {key.name}"
-            case AlterOption(name):
-                return f"table option {name}"
-            case RenameKey(before, after):
-                return f"new name {after} of key {before}"
-            case ModifyColumn(name) | MoveColumn(name):
-                return f"change of column {name}"
-            case ModifyKey(name) | DropKey(name):
-                return f"change of key {name}"
-        return type(change).__name__
 
     def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
@@ -388,8 +369,8 @@ def as_there(subject: Subject, there: TargetTable) -> tuple[Subject, tuple[str, 
         return subject, ()
     same = {replace(c, name="", offset=0, state=PUBLIC) for c in computed}
     still = {c.id for c in new.info.columns if c.id in absent and replace(c, name="", offset=0, state=PUBLIC) in same}
-    before = without_columns(_plain_columns(old.info, plain), absent)
-    after = without_columns(_plain_columns(new.info, plain), still)
+    before = without_columns(plainly(old.info, plain), absent)
+    after = without_columns(plainly(new.info, plain), still)
     swapped = {id(old): replace(old, info=before.info), id(new): replace(new, info=after.info)}
     fitted = replace(
         subject,
@@ -397,11 +378,6 @@ def as_there(subject: Subject, there: TargetTable) -> tuple[Subject, tuple[str, 
         after=tuple(swapped.get(id(t), t) for t in subject.after),
     )
     return fitted, tuple(loss for loss in after.losses if loss not in before.losses)
-
-
-def _plain_columns(info: TableInfo, ids: Collection[int]) -> TableInfo:
-    columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.id in ids else c for c in info.columns)
-    return replace(info, columns=columns)
 
 
 def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:

@@ -2,13 +2,14 @@
 
     the statement --refused--> in a simpler form, as long as a row of QUIRKS has one --refused--> what rows need, then each other part by itself --refused--> the policy
 
-Promises: ``DdlRecord`` names what is left out before the statement in its place is sent. What rows, names, rights or room are in the way of (``OF_NO_DEFINITION``)
-leaves nothing out. A call after a crash finds what an earlier one has made: it makes the rest.
+Promises: ``DdlRecord`` names what is left out before the statement in its place is sent. An error about rows, names, rights or room (``OF_NO_DEFINITION``) leaves
+nothing out. After a crash the next call reads the target and makes the missing parts.
 """
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -22,7 +23,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     Alteration,
     OwnColumn,
     Presence,
-    alter_table,
     altered_by,
     as_there,
     by_text,
@@ -30,16 +30,16 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, QUARANTINED, SKIPPED, DdlOutcome, DdlRecord
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import HandedOver, other_values, shows, snapshot_of, unlike
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare as bare_form
+from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import each_by_itself, form, left_out, lower, parts_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, OF_NO_DEFINITION, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, declare, partition_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare, partition_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, stands
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import stands, view_waits
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, zone_setting
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
@@ -68,6 +68,10 @@ class DdlLeft:
     text: str = ""
     """A statement in place of the one for ``changes``."""
     losses: tuple[str, ...] = ()
+    unseen: bool = False
+    """The target's table is read where it refuses a statement."""
+    bare: bool = False
+    """Only what rows need is left."""
 
     @property
     def statements(self) -> list[str]:
@@ -82,7 +86,7 @@ class DdlLeft:
     @property
     def needed(self) -> "DdlLeft":
         """Only what rows need."""
-        return replace(self, changes=tuple(c for c in self.changes if self.altered.is_needed(c)), text="")
+        return replace(self, changes=tuple(c for c in self.changes if self.altered.is_needed(c)), text="", bare=True)
 
 
 class DdlAttempt:
@@ -143,85 +147,76 @@ class DdlAttempt:
     def _declared(self, altered: Alteration) -> tuple[str, ...]:
         return self.declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
 
-    def make_left(self, left: DdlLeft, how: str = "nothing", *, unread: bool = False, bare: bool = False) -> DdlOutcome:
-        """``how``: the outcome where nothing is to be made."""
+    def execute_left(self, left: DdlLeft, how: str = "nothing") -> DdlOutcome:
+        """Execute what is left of an ALTER; ``how``: the outcome where nothing is."""
         added = [c for c in left.altered.changes if isinstance(c, AddColumn)]
         others = self.other_values() if any(c not in left.changes for c in added) else ()
-        outcome = (
-            self._make(left, unread=unread, bare=bare)
-            if left.sql
-            else DdlOutcome(DONE, how, self._step.query, self._declared(left.altered))
-        )
+        if left.sql:
+            outcome = self._make(left)
+        else:
+            outcome = DdlOutcome(DONE, how, self._step.query, self._declared(left.altered))
         return outcome if outcome.freezes else replace(outcome, losses=(*left.losses, *outcome.losses, *others))
 
-    def _make(self, left: DdlLeft, *, unread: bool = False, bare: bool = False) -> DdlOutcome:
-        """``unread``: what the target has is read where it refuses a statement. ``bare``: only what rows need is made."""
-        if not unread:
+    def _make(self, left: DdlLeft) -> DdlOutcome:
+        if not left.unseen:
             self._fill_nulls()
         for sql in left.statements:
             try:
                 self._send(sql)
             except ServerRefused as error:
-                return self._otherwise(left, sql, error, unread=unread, bare=bare)
+                return self._otherwise(left, sql, error)
         sql = left.sql
         how = "text" if by_text(left.altered, self.clock.subject) and sql == joined(self.statements()) else "changes"
         return DdlOutcome(DONE, how, sql, self._declared(left.altered))
 
-    def _otherwise(self, made: DdlLeft, sql: str, error: ApplyError, *, unread: bool, bare: bool) -> DdlOutcome:
+    def _otherwise(self, made: DdlLeft, sql: str, error: ServerRefused) -> DdlOutcome:
         """The next step of the ladder: the same changes in a simpler form, then what rows need and each other change by itself, then the policy."""
         left = self.lacking(made.altered)
-        left = left.needed if bare else left
-        if unread and left.sql != sql:
-            return self.make_left(left)
+        left = left.needed if made.bare else left
+        if made.unseen and left.sql != sql:
+            return self.execute_left(left)
         self._row.note_try("changes", sql, error)
         if self._handed_over is not None and self._handed_over.already_so(error, None):
             return DdlOutcome(DONE, "nothing", sql)
         if not left.sql:
             _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
             return DdlOutcome(DONE, "nothing", sql, self.other_values())
-        quirk = around(self._sent(sql, error, bare=bare))
-        if quirk.sql:
-            return self._make(replace(left, text=quirk.sql), bare=bare)
-        if quirk.subject is not None:
-            self._told(quirk.losses)
-            self.clock = replace(self.clock, subject=quirk.subject)
+        remedy = around(self._sent(sql, error, bare=made.bare))
+        if remedy.sql:
+            return self._make(replace(left, text=remedy.sql))
+        if remedy.subject is not None:
+            self._told(remedy.losses)
+            self.clock = replace(self.clock, subject=remedy.subject)
             left = self.lacking(made.altered)
-            return self.make_left(left.needed if bare else left, bare=bare)
-        if bare or error.errno in OF_NO_DEFINITION:
-            return self.by_policy(self._step.query.rstrip("; "), str(error), quirk.todo)
-        outcome = self.make_left(left.needed, bare=True)
-        if outcome.freezes:
-            return outcome
-        return replace(outcome, losses=(*outcome.losses, *self._one_by_one(self._table, left.altered)))
+            return self.execute_left(left.needed if made.bare else left)
+        if made.bare or error.errno in OF_NO_DEFINITION:
+            return self.by_policy(self._step.query.rstrip("; "), str(error), remedy.todo)
+        outcome = self.execute_left(left.needed)
+        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *self._parts(self._table, left.altered)))
 
-    def _one_by_one(self, table: TableAt, altered: Alteration) -> tuple[str, ...]:
-        """Make each change that the target's ``table`` lacks by itself; what it refuses, in words.
+    def _parts(self, table: TableAt, altered: Alteration) -> tuple[str, ...]:
+        """Make each change that ``table`` lacks by itself; what the target refuses, in words.
 
         Raises:
             DdlRefused: rows, rights or room are in the way of one, and the policy is ``stop``.
         """
-        losses, tried = list[str](), set[TableChange]()
-        while there := read_whole(self._session, table.schema, table.name):
-            presence = Presence(altered, there)
-            left = (c for c in presence.missing() if c not in tried and not (altered.is_needed(c) and presence.lack(c) == UNSEEN))
-            if (change := next(left, None)) is None:
-                break
-            tried.add(change)
-            if sql := alter_table(table, altered.clauses((change,), presence.own_columns())):
-                losses += self._part(table, altered.words_of(change), sql)
-        return tuple(losses)
+        there = read_whole(self._session, table.schema, table.name)
+        if there is None:
+            return ()
+        presence = Presence(altered, there)
+        left = [c for c in presence.missing() if not (altered.is_needed(c) and presence.lack(c) == UNSEEN)]
+        return each_by_itself(table, altered, left, presence.own_columns(), partial(self._part, f"{table.schema}.{table.name}"))
 
-    def _part(self, table: TableAt, what: str, sql: str) -> tuple[str, ...]:
-        """Make a part of a definition that rows do not need; the loss, if the target refuses it."""
+    def _part(self, label: str, sql: str) -> tuple[str, ...]:
         try:
             self._send(sql)
         except ServerRefused as error:
             self._row.note_try("part", sql, error)
             if error.errno in OF_NO_DEFINITION and self._config.ddl_policy == "stop":
                 self.by_policy(sql, str(error))
-            loss = f"{table.schema}.{table.name}: {what} left out: {error.said}"
-            self._told((loss,))
-            return (loss,)
+            losses = (left_out(sql, error, label),)
+            self._told(losses)
+            return losses
         return ()
 
     def statements(self) -> tuple[Rewritten, ...]:
@@ -279,21 +274,18 @@ class DdlAttempt:
                 return self.by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self.snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
-            quirk = around(replace(self._sent(text.sql, error, bare=bare), made=made))
-            if quirk.subject is not None:
-                self.clock = replace(self.clock, subject=quirk.subject)
-                simpler = self._statement(number, bare=bare)
-                self._told(quirk.losses, simpler.sql)
-                return self._one(number, simpler, now, bare=bare)
+            refused = replace(self._sent(text.sql, error, bare=bare), number=number if made is not None else None)
+            if (step := lower(refused)) is not None:
+                below, losses = step
+                self.clock = replace(self.clock, subject=below.subject)
+                simpler = form(self.statements()[number], below)
+                self._told(losses, simpler.sql)
+                return self._one(number, simpler, now, bare=below.bare)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            if made is not None and not bare and error.errno not in OF_NO_DEFINITION:
-                simpler = self._statement(number, bare=True)
-                self._told((), simpler.sql)
-                return self._one(number, simpler, now, bare=True)
             if self._subject.job.type == JobType.CREATE_VIEW and self._subject.before:
                 self._tried("former", f"DROP VIEW IF EXISTS {table_name(self._subject.schema, self._subject.name)}")
-            return self.by_policy(text.sql, str(error), quirk.todo)
+            return self.by_policy(text.sql, str(error), around(refused).todo)
         losses = (*text.losses, *self.declare(*text.then), *(self.completed(made) if bare else ()))
         return DdlOutcome(DONE, "derived" if bare else "text", text.sql, losses)
 
@@ -302,24 +294,19 @@ class DdlAttempt:
         after = self.clock.subject.after
         return after[number] if self._subject.job.kind.makes_tables and number < len(after) else None
 
-    def _statement(self, number: int, *, bare: bool) -> Rewritten:
-        text, made = self.statements()[number], self.made(number)
-        if not bare or made is None:
-            return text
-        return replace(text, sql=create_table(made.schema, bare_form(replace(made.info, name=made.name)), self._dialect).sql)
-
     def completed(self, made: TableAt | None) -> tuple[str, ...]:
         """Make what a table lacks that this DDL has made of what rows need, here or before a crash; what the target refuses, in words."""
-        altered = made and Alteration.of(bare_form(made.info), made.info, "", self._dialect, made.schema)
+        altered = made and parts_of(made, self._dialect)
         if made is None or not altered:
             return ()
         there, whole = read_whole(self._session, made.schema, made.name), partition_by(made.info, self._dialect)
         divide = bool(whole) and there is not None and not there.partitions
-        parts = self._part(made, "partitions", f"ALTER TABLE {table_name(made.schema, made.name)} {whole}") if divide else ()
-        return (*parts, *self._one_by_one(made, altered))
+        label = f"{made.schema}.{made.name}"
+        divided = self._part(label, f"ALTER TABLE {table_name(made.schema, made.name)} {whole}") if divide else ()
+        return (*divided, *self._parts(made, altered))
 
     def _told(self, losses: Collection[str], sql: str = "") -> None:
-        """Record what is left out, and the statement in place of a refused one: after a crash nothing else tells it."""
+        """Commit the losses, and the statement that is sent next. After a crash only this row has them."""
         with in_transaction(self._session):
             self._row.note_told(*losses, sql=sql)
 
@@ -440,7 +427,7 @@ class DdlAttempt:
         """
         step, config = self._step, self._config
         if self._subject.of_views:
-            return DdlOutcome(DONE, LEFT_OUT, sql, (left_out(self._subject.label, words),))
+            return DdlOutcome(DONE, LEFT_OUT, sql, (view_waits(self._subject.label, words),))
         skipping = f"skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or quarantine"
         what = f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}"
         text = f"{what}. {mending or f'Repair the target, or {skipping}'}."

@@ -224,12 +224,12 @@ class _Run:
             self._write_intent(self._step.query, NOTHING_KEPT)
             return self._finish(self._attempt.pass_by(*(why or ("changes", UNCLEAR))))
         by_itself = all(isinstance(change, _REFUSED_TWICE) for change in altered.changes)
-        unread = by_itself and earlier is None and self._handed_over is None and not by_text(altered, self._subject)
-        left = self._attempt.whole(altered) if unread else self._attempt.lacking(altered)
+        unseen = by_itself and earlier is None and self._handed_over is None and not by_text(altered, self._subject)
+        left = replace(self._attempt.whole(altered), unseen=True) if unseen else self._attempt.lacking(altered)
         if earlier is None or earlier.refused:
             self._write_intent(left.sql or step.query, NOTHING_KEPT)
         self._point("after-ddl-intent")
-        outcome = self._attempt.make_left(left, "nothing" if earlier is None else "found", unread=unread)
+        outcome = self._attempt.execute_left(left, "nothing" if earlier is None else "found")
         self._point("after-ddl")
         if not outcome.freezes:
             losses = tuple(f"{self._subject.label}: {loss}" for loss in altered.losses())

@@ -1,6 +1,6 @@
 """Predicts before a stream starts which of the waiting DDLs the target will refuse, and what became of those that were begun: for ``drainer --check``. [db]
 
-Promises: nothing of the target changes. A table is made as a temporary one, in the form that the target takes (``made_table.rehearsed``). Any other statement is given
+Promises: nothing of the target changes. A table is made as a temporary one, in the form that the target takes (``ladder.rehearsed``). Any other statement is given
 to PREPARE, which parses it and executes nothing. Tables that it needs, or that are in its way, are looked up as the DDLs before it will leave them. What only execution
 shows is not predicted: rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
@@ -21,14 +21,14 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, al
 from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import why_not_restored
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import ExecutionCheck, snapshot_of, unlike
-from pyspark_tidb_binlog.sinks.mysql.ddl.made_table import rehearsed
+from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import Rehearsed, rehearsed
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import left_out, out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place, view_waits
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
@@ -103,7 +103,7 @@ def foreseen(
 _OF_SERVERS = ("information_schema", "performance_schema", "sys")
 
 
-def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[Rehearsed]:
     """What the target will lack of each table after the job, and why it will take no form of it, as far as the account can find out.
 
     Args:
@@ -115,7 +115,7 @@ def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collec
     for table in subject.after if dialect.flavour is not Flavour.TIDB else ():
         places = sorted(set(databases) - set(_OF_SERVERS), key=lambda name: (name != table.schema.lower(), name == "mysql", name))
         tried = (rehearsed(session, place, subject, table, dialect) for place in places)
-        yield next((found for found in tried if found is not None), ((), ""))
+        yield next((found for found in tried if found is not None), Rehearsed())
 
 
 @dataclass(slots=True)
@@ -263,7 +263,7 @@ class _Look:
 
     def _refused(self, why: str) -> Remark:
         if self._subject.of_views:
-            return note(self._where, left_out(self._subject.label, why))
+            return note(self._where, view_waits(self._subject.label, why))
         todo = (
             f"repair the target. Or skip the DDL with syncer.ignore-txn-commit-ts: the error that stops the stream names the commit_ts, which is just below "
             f"{self._step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
@@ -304,7 +304,9 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         try:
             if _has_run(session, step, subject, dialect, earlier, marks):
                 yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
-        except ServerRefused as error:
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
             yield step.job, hinders(where, str(error), "decide this before you start the stream")
 
 

@@ -8,7 +8,7 @@
 Promises: every value that the upstream's column holds is held. Columns of keys keep their types. Each result differs from the definition that was given, or is None.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -63,9 +63,14 @@ def computing_less(info: TableInfo, refused: Collection[ColumnInfo], why: str) -
         for c, words in computed_here.items()
         if c.id in plain
     ]
-    computed = {c.id: replace(c, generated_expr="", generated_stored=False) for c in info.columns if c.id in plain}
-    left = without_columns(replace(info, columns=tuple(computed.get(c.id, c) for c in info.columns)), gone)
+    left = without_columns(plainly(info, plain), gone)
     return NearestForm(left.info, (*losses, *left.losses))
+
+
+def plainly(info: TableInfo, ids: Collection[int]) -> TableInfo:
+    """The table whose computed columns of these ids are plain."""
+    columns = tuple(replace(c, generated_expr="", generated_stored=False) if c.id in ids else c for c in info.columns)
+    return replace(info, columns=columns)
 
 
 def without_columns(info: TableInfo, gone: Collection[int]) -> NearestForm:
@@ -225,11 +230,6 @@ def finding_keys(info: TableInfo) -> frozenset[int]:
 def names_in(expression: str) -> frozenset[str]:
     """The names in an expression as TiDB writes it, in lower case: each column is in backquotes."""
     return frozenset(t.name.lower() for t in tokenize(expression, backslash_escapes=False) if t.text.startswith("`"))
-
-
-def expressions(info: TableInfo) -> Iterator[ColumnInfo]:
-    """The columns that are computed, or have an expression as default."""
-    return (c for c in visible(info) if c.generated or c.default_is_expr)
 
 
 def character_bytes(column: ColumnInfo, dialect: Dialect) -> int:

@@ -45,37 +45,13 @@ _CANNOT_CREATE = 1005
 _OF_DEFAULTS = frozenset({1067, 1101})
 """A default that is not valid, or that the type cannot have."""
 _OF_EXPRESSIONS = frozenset({1054, 1064, 1128, 1146, 1305, 1582, 1901, 1903, 1907, 3102, 3105, 3106, 3757, 3763, *range(3770, 3775)})
-"""A function, sequence, column or syntax that the server does not have, or not there."""
-OF_NO_DEFINITION = frozenset(
-    {
-        1021,
-        1022,
-        1044,
-        1049,
-        1050,
-        1060,
-        1061,
-        1062,
-        1114,
-        1138,
-        1142,
-        1143,
-        1146,
-        1227,
-        1264,
-        1265,
-        1290,
-        1292,
-        1366,
-        1370,
-        1406,
-        1451,
-        1452,
-        1836,
-        4025,
-    }
-)
-"""Rows, names, rights or room are in the way: a person repairs this, and nothing of the definition is left out."""
+"""The server lacks a function, sequence, column or syntax, or does not take it here."""
+_OF_ROWS = frozenset({1022, 1062, 1138, 1264, 1265, 1292, 1366, 1406, 1451, 1452, 4025})
+_OF_NAMES = frozenset({1049, 1050, 1060, 1061, 1146})
+_OF_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
+_OF_ROOM = frozenset({1021, 1114, 1290})
+OF_NO_DEFINITION = _OF_ROWS | _OF_NAMES | _OF_RIGHTS | _OF_ROOM
+"""A person repairs this: nothing of the definition is left out."""
 _NO_DEFINER, _NO_GRANTS = 1449, 1141
 _NOT_SO = frozenset({1227, 3750})
 """The account may not choose; the server requires a key."""
@@ -93,10 +69,15 @@ class SentDdl:
     """The server's refusal; None: it was not sent yet."""
     now: SchemaSnapshot | None = None
     """The target's tables, as long as its intent is not recorded."""
-    made: TableAt | None = None
-    """The table that it creates; None: it alters the job's own one."""
+    number: int | None = None
+    """Which of the subject's tables it creates; None: it creates none."""
     bare: bool = False
     """It has only what rows need."""
+
+    @property
+    def made(self) -> TableAt | None:
+        """The table that it creates."""
+        return self.subject.after[self.number] if self.number is not None else None
 
     @property
     def table(self) -> TableAt | None:

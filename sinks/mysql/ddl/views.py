@@ -16,9 +16,9 @@ from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, table_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.structure import kinds_of
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _MAY_HELP = (JobEffect.MAKES, JobEffect.RENAMES, JobEffect.RESTORES)
 
 
-def left_out(label: str, words: str) -> str:
+def view_waits(label: str, words: str) -> str:
     """The loss."""
     return f"{label}: the view is left out, and tried again after each CREATE and RENAME: {words}"
 
@@ -54,23 +54,6 @@ def stands(session: Target, view: TableAt) -> bool:
     """Whether the target has a view of this name with these columns."""
     columns = tuple(c.name for c in view.info.public_columns())
     return kinds_of(session, view.schema, view.name) == ["VIEW"] and column_names(session, view.schema, view.name) == columns
-
-
-def make_view(session: Target, subject: Subject, dialect: Dialect) -> tuple[str, ...]:
-    """Make the view of ``subject``, and tell what is lost.
-
-    Raises:
-        ApplyError: the target refuses it.
-    """
-    text = rewrite(subject, dialect, restored=False)
-    try:
-        execute(SentDdl(session, subject, dialect, text.sql))
-    except ServerRefused as error:
-        quirk = around(SentDdl(session, subject, dialect, text.sql, error))
-        if quirk.subject is None:
-            raise
-        return (*quirk.losses, *make_view(session, quirk.subject, dialect))
-    return text.losses
 
 
 def note_left_out(session: Target, config: ApplyConfig, cluster_id: int, ts: int, view: TableAt, words: str) -> None:
@@ -131,7 +114,7 @@ class LeftOutViews:
         """What is lost of the view that is made now, or stands; None: the target still refuses it."""
         try:
             self._session.use(subject.schema)
-            losses = make_view(self._session, subject, self._dialect)
+            losses = make(SentDdl(self._session, subject, self._dialect), execute)
         except ServerRefused as error:
             if error.errno != EXISTS_TABLE or not stands(self._session, subject.after[0]):
                 return None
