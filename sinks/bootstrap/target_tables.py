@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
@@ -147,7 +147,7 @@ class TargetTables:
     def _make(self, wanted: WantedTable) -> None:
         self._make_database(wanted.target.schema, wanted.database)
         self._session.use(wanted.target.schema)
-        dialect = beside_gbk(self._session, self._dialect, [wanted.target])
+        dialect = dialect_of(self._session, self._apply, [wanted.target])
         ddl = SentDdl(self._session, making(wanted, Routes.of(self._apply)), dialect)
         if wanted.source.info.is_sequence:
             text = rewrite(ddl.subject, dialect, restored=False)

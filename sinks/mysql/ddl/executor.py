@@ -48,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import EXECUTED, DdlForm, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import beside_gbk, dialect_of, folds_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of, folds_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import LeftOutViews, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of, converted_otherwise
@@ -124,7 +124,7 @@ class _Run:
         self._frozen = frozen
         outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
         self._subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
-        self._dialect = beside_gbk(session, dialect_of(session, config), self._subject.after)
+        self._dialect = dialect_of(session, config, self._subject.after)
         if self._subject.job.kind.effect is JobEffect.RENAMES:
             self._dialect = replace(self._dialect, folds_names=folds_names(session))
         self._handed_over = None if safe_from is None else HandedOver(session, self._subject, self._dialect, history)

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, beside_gbk, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place, view_waits
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
@@ -95,7 +95,7 @@ def foreseen(
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
         elsewhere = out_of_place(subject, waiting.history, config)
-        dialect = beside_gbk(session, dialect_of(session, config), subject.after)
+        dialect = dialect_of(session, config, subject.after)
         yield from _Look(session, step, subject, dialect, seen).remarks(elsewhere)
         seen.after(subject)
 
@@ -297,7 +297,7 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         if step.decision.fate is not DdlFate.APPLIED or step.skip_ts in config.ignore_txn_commit_ts:
             continue
         subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
-        dialect = dialect_of(session, config)
+        dialect = dialect_of(session, config, subject.after)
         if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or scattered(session, subject):
             continue
         where = f"DDL of job {step.job.id} on {subject.label}"

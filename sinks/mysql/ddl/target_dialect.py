@@ -1,4 +1,4 @@
-"""The target's dialect of DDL: its flavour, and its charset and collation for each of TiDB's (docs/charset-mapping.md). [db] for ``dialect_of`` and ``beside_gbk``, the rest is pure.
+"""The target's dialect of DDL: its flavour, and its charset and collation for each of TiDB's (docs/charset-mapping.md). [db] for ``dialect_of``, the rest is pure.
 
 TiDB stores every non-binary string as UTF-8 and omits the clause for its own default, so the target gets an explicit
 one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys that differ in TiDB are equal on the target.
@@ -8,7 +8,7 @@ Columns of gbk become utf8mb4 at both servers (``Dialect.column_charset``).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -83,7 +83,7 @@ class Dialect:
     folds_names: bool = False
     """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
     narrow: frozenset[str] = frozenset()
-    """Lower-case names of columns that stay gbk, because a foreign key joins them with one that is gbk at the target (``beside_gbk``)."""
+    """Lower-case names of columns that stay gbk, because a foreign key joins them with one that is gbk at the target (``dialect_of``)."""
 
     def column_charset(self, column: ColumnInfo, info: TableInfo) -> Charset:
         """The same for a column of ``info``: gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key or a partition needs gbk.
@@ -132,8 +132,8 @@ def _key_bytes(column: ColumnInfo, prefix: int) -> int:
     return length if is_bytes(column) else length * _CHARACTER_BYTES.get(column.charset, 4) if is_text(column) else _OTHER_BYTES
 
 
-def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
-    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
+def dialect_of(session: Target, config: ApplyConfig, tables: Iterable[TableAt] = ()) -> Dialect:
+    """The target's dialect, for statements that make columns of ``tables``; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
 
     ``upstream-new-collations = auto``: the upstream's collations are not known; who knows them has replaced it (``sinks.mysql.upstream_collations``).
     """
@@ -142,20 +142,19 @@ def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
         numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
         nopad = numbers >= [8, 0, 17]
     default = Charset(config.upstream_collation.partition("_")[0], config.upstream_collation)
-    return Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
+    dialect = Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
+    narrow = frozenset(name for table in tables for name in _joined_with_gbk(session, dialect, table))
+    return replace(dialect, narrow=narrow) if narrow else dialect
 
 
-def beside_gbk(session: Target, dialect: Dialect, tables: Iterable[TableAt]) -> Dialect:
-    """``dialect`` for statements that make columns of ``tables``: a column and the one to which its foreign key refers have the same charset."""
-    narrow = set[str]()
-    for table in tables:
-        gbk = {c.name.lower() for c in table.info.columns if dialect.charset(c.charset, c.collate).charset == GBK}
-        for key in table.info.foreign_keys if dialect.flavour is not Flavour.TIDB else ():
-            pairs = [(own.lower(), other) for own, other in zip(key.columns, key.ref_columns, strict=False) if own.lower() in gbk]
-            name = key.ref_schema or table.schema, key.ref_table
-            there = read_tables(session, [name]).get(name) if pairs else None
-            narrow |= {own for own, other in pairs if there and (c := there.column(other)) and c.charset == GBK}
-    return replace(dialect, narrow=frozenset(narrow)) if narrow else dialect
+def _joined_with_gbk(session: Target, dialect: Dialect, table: TableAt) -> Iterator[str]:
+    """The columns, in lower case, whose foreign keys refer to columns that are gbk at the target: both must have one charset."""
+    gbk = {c.name.lower() for c in table.info.columns if dialect.charset(c.charset, c.collate).charset == GBK}
+    for key in table.info.foreign_keys if dialect.flavour is not Flavour.TIDB else ():
+        pairs = [(own.lower(), other) for own, other in zip(key.columns, key.ref_columns, strict=False) if own.lower() in gbk]
+        name = key.ref_schema or table.schema, key.ref_table
+        there = read_tables(session, [name]).get(name) if pairs else None
+        yield from (own for own, other in pairs if there and (c := there.column(other)) and c.charset == GBK)
 
 
 def folds_names(session: Target) -> bool:
