@@ -352,7 +352,7 @@ class BatchApplier:
 
     def _set_sequences(self, step: RowsStep, counts: BatchCounts) -> None:
         """Before the step's end is recorded: after a crash it is done again, which changes nothing."""
-        if setvals := chosen_setvals(step.setvals, self._selection):
+        if step.setvals and (setvals := chosen_setvals(step, self._feed.snapshot(), self._selection)):
             counts.findings += self._sink.set_sequences(setvals)
 
     def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:

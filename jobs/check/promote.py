@@ -74,6 +74,11 @@ def main(config: DrainerConfig, *, apply: bool) -> int:
         return EXIT_FAILED if found.writer or not found.whole else 0
     if found.writer:
         raise LeaseHeld(f"nothing was changed, because {found.writer} writes here. Stop that Drainer first, and promote then")
+    if not found.whole:
+        raise ConfigError(
+            "nothing was changed, because a span is half written. Let the Drainer finish it, or its relay log alone. If neither can, make the checkpoint's "
+            "consistent true by hand, and compare the tables that were written last"
+        )
     _promote(config, found)
     print("Promoted: no Drainer starts with this target any more. Applications may write to it.")
     return 0

@@ -97,9 +97,8 @@ class SilentServer:
 
 
 def silent_among(statuses: Mapping[str, str]) -> tuple[SilentServer, ...]:
-    """Those of all servers of a cluster, by the ``binlog_status`` of each. Where no server has binlogs, nobody wants them. Pure."""
-    silent = ("Skipping", "Off") if {"On", "Skipping"} & set(statuses.values()) else ()
-    return tuple(SilentServer(address, status) for address, status in sorted(statuses.items()) if status in silent)
+    """Those of all servers of a cluster, by the ``binlog_status`` of each; Unknown is none of them. Pure."""
+    return tuple(SilentServer(address, status) for address, status in sorted(statuses.items()) if status in ("Skipping", "Off"))
 
 
 class BinlogWatch:

@@ -37,10 +37,10 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, Want
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.engine.segments import SetVal
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, ensure_ddl_table, note_copied
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import note_left_out, view_waits
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
@@ -307,6 +307,7 @@ class Bootstrap:
             self._raise_if_stopped()
             plan = CopyPlan(table, self._selection.routes.moved(table), self._selection.routes.condition_of(table))
             ranges = self._ranges(head, copied, plan)
+            plan = self._with_tables(lambda tables, plan=plan: tables.as_made(plan))  # type: ignore[misc]
             failpoints.point("after-bootstrap-empty")
             work += [(plan, part) for part in ranges if not part.done]
         self._copy_by_executors(head, [(plan, part) for plan, part in work if not plan.where])
@@ -326,8 +327,9 @@ class Bootstrap:
                 ranges = () if plan.source.info.temp_table_type else self._upstream.ranges(source, plan.source)
             empties = head.kind is CopyKind.TABLES or copied.state is CopyState.AGAIN
             name = (wanted.target.schema, wanted.target.name)
-            if copied.made and copied.state is CopyState.AGAIN:
-                # It is as it was at the snapshot of the copy that was given up, and no DDL since then will come.
+            begun = copied.made and self._with_tables(lambda tables: is_empty(tables.session, *name))
+            if copied.made and (begun or copied.state is CopyState.AGAIN):
+                # A death may have come amid its making. Or it is as at the snapshot of the copy that was given up, and no DDL since then will come.
                 self._with_tables(lambda tables: tables.drop(*name))
                 self._transact(partial(self._note_dropped, copied))
                 copied = replace(copied, state=CopyState.PLANNED)
@@ -335,7 +337,7 @@ class Bootstrap:
                 self._transact(lambda session: copy_record.note_made(session, cluster_id, schema, copied))
                 copied = replace(copied, made=True)
             try:
-                self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
+                losses = self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
             except ApplyError:
                 if not self._with_tables(lambda tables: tables.is_there(*name)):
                     # Refused: whoever makes it by hand now has a table of their own.
@@ -347,7 +349,11 @@ class Bootstrap:
                 if not plan.source.info.temp_table_type and not is_empty(session, *name):
                     raise copy_record.lost(f"{wanted.label} does not exist or has rows, although the copy made or emptied it")
                 copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges)
+                if losses:
+                    note_copied(session, self._apply, cluster_id, head.ts, plan.source, "derived", losses)
 
+            if losses:
+                run_retried(self._sessions.use, lambda session: ensure_ddl_table(session, self._apply), self._policy)
             self._transact(note_empty)
         return run_retried(self._sessions.use, lambda session: copy_record.load_ranges(session, cluster_id, schema, copied), self._policy)
 
@@ -443,7 +449,8 @@ class Bootstrap:
         refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
         copy_record.forget(session, self._lease.cluster_id, self._schema, refused)
         if wanted.source.info.is_view:
-            note_left_out(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, view_waits(wanted.label, why))
+            words = [view_waits(wanted.label, why)]
+            note_copied(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, LEFT_OUT, words)
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:

@@ -15,8 +15,10 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
+from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import plainly
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
@@ -59,20 +61,20 @@ class TargetTables:
     """Makes and empties tables, one after the other, on the caller's session."""
 
     def __init__(self, session: Session, apply: ApplyConfig, held: Lease) -> None:
-        self._session = session
+        self.session = session
         self._apply = apply
         self._lease = held
 
     def is_there(self, schema: str, name: str) -> bool:
         """Whether there is a table, view or sequence of this name."""
-        return bool(column_names(self._session, schema, name))
+        return bool(column_names(self.session, schema, name))
 
     def is_listed(self, schema: str, name: str) -> bool:
         """The same, also for a view that cannot be used, which shows no column."""
-        return bool(kinds_of(self._session, schema, name))
+        return bool(kinds_of(self.session, schema, name))
 
-    def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> None:
-        """Make the target have the table without a row, and with every column that is copied.
+    def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> tuple[str, ...]:
+        """Make the target have the table without a row, and with every column that is copied; what it lacks of the upstream's, if it is made here.
 
         Args:
             wanted: the table.
@@ -83,14 +85,14 @@ class TargetTables:
         """
         name = (wanted.target.schema, wanted.target.name)
         with self._alone():
-            was_there = self.is_there(*name)
+            was_there, losses = self.is_there(*name), tuple[str, ...]()
             if not was_there:
-                self._make(wanted)
-            elif not is_empty(self._session, *name):
+                losses = self._make(wanted)
+            elif not is_empty(self.session, *name):
                 if not may_empty:
                     raise BootstrapRefused(not_empty([wanted.label]))
-                self._session.execute(f"TRUNCATE TABLE {table_name(*name)}")
-            there = read_tables(self._session, [name]).get(name)
+                self.session.execute(f"TRUNCATE TABLE {table_name(*name)}")
+            there = read_tables(self.session, [name]).get(name)
             self._require_columns(wanted, there)
             if was_there and there is not None and (words := other_keys(wanted.target.info, there)):
                 _log.warning(
@@ -98,13 +100,23 @@ class TargetTables:
                     wanted.label,
                     words,
                 )
+        return losses
+
+    def as_made(self, plan: CopyPlan) -> CopyPlan:
+        """``plan`` for the table as it is there: a STORED column that the target does not compute is copied."""
+        name = (plan.target.schema, plan.target.name)
+        there = read_tables(self.session, [name]).get(name)
+        computed = (c for c in plan.target.info.columns if c.generated_stored)
+        plain = {c.id for c in computed if there and (found := there.column(c.name)) and not found.generated}
+        source, target = (replace(table, info=plainly(table.info, plain)) for table in (plan.source, plan.target))
+        return replace(plan, source=source, target=target) if plain else plan
 
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
         with self._alone():
-            for kind in kinds_of(self._session, schema, name):
+            for kind in kinds_of(self.session, schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
-                self._session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
+                self.session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
     def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
         """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
@@ -126,12 +138,12 @@ class TargetTables:
 
     def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
         """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
-        lost = (name for name, rows in tables if not self.is_there(*name) or (rows and is_empty(self._session, *name)))
+        lost = (name for name, rows in tables if not self.is_there(*name) or (rows and is_empty(self.session, *name)))
         return [f"{schema}.{table}" for schema, table in lost]
 
     def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
         """Those that are there and have rows."""
-        found = (name for name in tables if self.is_there(*name) and not is_empty(self._session, *name))
+        found = (name for name in tables if self.is_there(*name) and not is_empty(self.session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
     def make_database(self, schema: str, info: DbInfo | None) -> None:
@@ -142,13 +154,13 @@ class TargetTables:
     def _make_database(self, schema: str, info: DbInfo | None) -> None:
         found = self._dialect.charset(info.charset, info.collate) if info else self._dialect.charset("", "")
         options = f"CHARACTER SET = {found.charset} COLLATE = {found.collate}"
-        self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)} {options}")
+        self.session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)} {options}")
 
-    def _make(self, wanted: WantedTable) -> None:
+    def _make(self, wanted: WantedTable) -> tuple[str, ...]:
         self._make_database(wanted.target.schema, wanted.database)
-        self._session.use(wanted.target.schema)
-        dialect = dialect_of(self._session, self._apply, [wanted.target])
-        ddl = SentDdl(self._session, making(wanted, Routes.of(self._apply)), dialect)
+        self.session.use(wanted.target.schema)
+        dialect = dialect_of(self.session, self._apply, [wanted.target])
+        ddl = SentDdl(self.session, making(wanted, Routes.of(self._apply)), dialect)
         if wanted.source.info.is_sequence:
             text = rewrite(ddl.subject, dialect, restored=False)
             losses = text.losses
@@ -158,13 +170,12 @@ class TargetTables:
             losses = make(ddl if wanted.source.info.is_view else replace(ddl, number=0), execute)
         for loss in losses:
             _log.warning("%s", loss)
+        return losses
 
     def _require_columns(self, wanted: WantedTable, there: TargetTable | None) -> None:
         found = as_found(wanted.target, there, partial=True, keyed=False) if there is not None else wanted.target
         missing = "" if isinstance(found, Misfit) else ", ".join(left_out(wanted.target, found))
         why = found.why if isinstance(found, Misfit) else f"it has no column {missing}" if missing else ""
-        if not isinstance(found, Misfit) and (plain := left_out(found, wanted.target)):
-            why = why or f"it does not compute {', '.join(plain)}, and a copy has no values for that"
         if not why and there is not None:
             strange = inexact(wanted.target, there)
             why = ", ".join(one.words for one in strange if one.key or self._apply.on_finding == "stop")
@@ -177,13 +188,13 @@ class TargetTables:
 
     @property
     def _dialect(self) -> Dialect:
-        return dialect_of(self._session, self._apply)
+        return dialect_of(self.session, self._apply)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         name = lease.lock_name(DDL, self._lease.schema, self._lease.cluster_id)
-        with alone(self._session, name), with_autocommit(self._session):
-            lease.check(self._session, self._lease)
+        with alone(self.session, name), with_autocommit(self.session):
+            lease.check(self.session, self._lease)
             yield
 
 

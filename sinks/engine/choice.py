@@ -3,7 +3,6 @@
 Promises: every target gets the same decision. Filters see the upstream's table names, at the schema version that the target has.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,9 +57,11 @@ def routed(step: RowsStep, selection: Selection) -> RowsStep:
     return replace(step, tables=selection.routes.all_moved(step.tables))
 
 
-def chosen_setvals(setvals: Iterable[SetVal], selection: Selection) -> tuple[SetVal, ...]:
-    """Those of sequences that are replicated, under the target's names."""
-    kept = ((selection.routes.target(s.schema, s.name), s.value) for s in setvals if selection.tables.keeps(s.schema, s.name))
+def chosen_setvals(step: RowsStep, history: SchemaHistory, selection: Selection) -> tuple[SetVal, ...]:
+    """Those of ``step`` whose sequences are replicated, under the target's names. TiDB writes names in lower case, however a sequence was created."""
+    known = {(s.schema, s.name): history.find(s.schema, s.name, step.applied.version) for s in step.setvals}
+    named = ((at.schema, at.name, s.value) if (at := known[s.schema, s.name]) else (s.schema, s.name, s.value) for s in step.setvals)
+    kept = ((selection.routes.target(schema, name), value) for schema, name, value in named if selection.tables.keeps(schema, name))
     return tuple(SetVal(to.schema, to.name, value) for to, value in kept)
 
 

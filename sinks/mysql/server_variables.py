@@ -18,7 +18,6 @@ NAMES = (
     "innodb_force_primary_key",
     "innodb_force_recovery",
     "innodb_read_only",
-    "innodb_strict_mode",
     "lower_case_table_names",
     "max_allowed_packet",
     "max_connections",
@@ -120,11 +119,6 @@ def _innodb(values: Mapping[str, str], where: str) -> Iterator[Remark]:
     if values.get("innodb_default_row_format", "").lower() in ("compact", "redundant"):
         what = f"innodb_default_row_format is {values['innodb_default_row_format']}: a key over 767 bytes (192 characters) is refused"
         yield hinders(where, what, "SET GLOBAL innodb_default_row_format = dynamic")
-    if _on(values, "innodb_strict_mode"):
-        yield note(
-            where,
-            "innodb_strict_mode is ON: a CREATE TABLE whose rows may exceed half a page is refused. When it is OFF, the server only warns",
-        )
     if _on(values, "wsrep_on"):
         yield note(
             where,

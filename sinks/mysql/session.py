@@ -95,6 +95,7 @@ _IF_KNOWN = (
     ("system_versioning_asof", "DEFAULT"),  # MariaDB: rows are read as they are; a session's DEFAULT is this, not the global value
     ("tidb_constraint_check_in_place", "1"),  # TiDB: a duplicate is rejected by its INSERT, not at commit
     ("default_storage_engine", "InnoDB"),  # DDLs name no engine, and a non-transactional table would keep half of a transaction
+    ("innodb_strict_mode", "1"),  # a DDL whose rows may not fit is refused, and not each long row
     ("show_gipk_in_create_table_and_information_schema", "0"),  # MySQL: a primary key that the server makes itself is not the upstream's
     ("restrict_fk_on_non_standard_key", "0"),  # MySQL: a foreign key may refer to a key that is not unique, as in TiDB
     ("explicit_defaults_for_timestamp", "1"),  # a TIMESTAMP declared without NULL or NOT NULL is nullable, as in TiDB

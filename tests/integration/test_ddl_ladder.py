@@ -61,6 +61,8 @@ class Case:
     """With a strict ``sql_mode``; without it the server makes texts of what is too long, and cuts comments."""
     rows: str = ""
     """Inserted behind the first DDL, if the target has it."""
+    full: str = ""
+    """A row of the longest values, which the target holds at the end."""
 
 
 WIDE = t(text(2, "a", 9000), text(3, "b", 9000), text(4, "k", 100))
@@ -109,7 +111,22 @@ CASES = {
     "a later one of 40": Case(
         [(3, t(*(text(n, f"c{n}", 60) for n in range(2, 34)))), *((5, t(*(text(n, f"c{n}", 60) for n in range(2, m)))) for m in range(35, 42))],
         {"c2": "varchar(64)", "c40": "varchar(60)"},
-        [f"column c{n} is VARCHAR(64) instead of VARCHAR(60)" for n in range(2, 7)],
+        [f"column c{n} is VARCHAR(64) instead of VARCHAR(60)" for n in range(2, 9)],
+        full="INSERT INTO d.t VALUES (1" + ", REPEAT('中', 60)" * 39 + ")",
+    ),
+    "many columns that come at once": Case(
+        [(3, t(*(text(n, f"c{n}", 60) for n in range(2, 32)))), (61, t(*(text(n, f"c{n}", 60) for n in range(2, 72))))],
+        {"c2": "varchar(64)", "c71": "varchar(60)"},
+        None,
+        full="INSERT INTO d.t VALUES (1" + ", REPEAT('中', 60)" * 70 + ")",
+    ),
+    "a column that a foreign key has": Case(
+        [(3, table(11, "p", [column(1, "id", {**INT, "Flag": 4099})])), (3, with_key("t", 10, fk_info=[foreign_key("f", "a", "p", "id")])),
+         (12, {**table(10, "t", [ID, column(2, "a", {**INT, "Tp": 8, "Flen": 20})], fk_info=[foreign_key("f", "a", "p", "id")]), "index_info": [index(1, "a", ("a", 1))]}),
+         (12, table(11, "p", [column(1, "id", {**INT, "Tp": 8, "Flen": 20, "Flag": 4099})]))],
+        {"a": "bigint(20)"},
+        ["foreign key f left out, because the server does not change a column that it has"],
+        frozenset({"a"}),
     ),
     "a table's past": Case(PAST, {"c2": "binary(255)", "e6": ""}, rows="INSERT INTO d.t (id, c2) VALUES (1, REPEAT('x', 255))"),
     "expressions": Case(
@@ -249,6 +266,8 @@ def test_the_target_takes_it_and_a_death_changes_nothing(name: str, mariadb: Pri
             )
         }
         assert keys - {"PRIMARY"} == case.keys
+        if case.full:
+            session.execute(case.full)
     lives = 1
     while True:
         with case_session(case, mariadb) as session:

@@ -11,9 +11,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, note_copied, remarkable
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import note_left_out
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, deadly
@@ -120,7 +119,7 @@ def test_a_view_that_a_first_load_could_not_make_is_tried_again(session: Session
     apply(session, made, h)
     loaded = h.table_at(20, 2)
     assert loaded is not None
-    note_left_out(session, CONFIG, 1, 5, loaded, "the server's words")
+    note_copied(session, CONFIG, 1, 5, loaded, LEFT_OUT, ["the server's words"])
     session.commit()
     apply(session, helps, h)
     assert left_out(session) == [] and session.query("SELECT * FROM d.v") == []

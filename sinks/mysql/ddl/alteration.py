@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     diff,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, plainly, without_columns
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, off_page_form, plainly, without_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
@@ -498,6 +498,8 @@ class Presence:
                     return MissingChange(f"column {column.name} missing", "column")
                 plain = column.generated_stored and not found.generated  # rows write it
                 words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
+                if found.generated == column.generated and not self._misfit(found, off_page_form(column, altered.dialect), None):
+                    words = ""
                 return MissingChange(f"column {column.name} is {words}", "type") if words else None
             case DropColumn(name):
                 return MissingChange(f"column {name} still there", "left") if name.lower() in self._columns else None

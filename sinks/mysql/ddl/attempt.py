@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, ModifyColumn, TableChange
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
     UNSEEN,
     Alteration,
@@ -31,8 +31,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, QUARANTINED, SKIPPED, DdlOutcome, DdlRecord
 from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import HandedOver, other_values, shows, snapshot_of, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import each_by_itself, form, left_out, lower, parts_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import may_overflow
 from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, OF_NO_DEFINITION, SentDdl, around, execute
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, FORCE, OF_NO_DEFINITION, SentDdl, around, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import joined, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
@@ -76,7 +77,11 @@ class DdlLeft:
     @property
     def statements(self) -> list[str]:
         """In their order; none if nothing is left."""
-        return [self.text] if self.text else self.altered.statements(self.table, self.changes, self.own)
+        if self.text:
+            return [self.text]
+        found, dialect = self.altered.statements(self.table, self.changes, self.own), self.altered.dialect
+        grows = dialect.flavour is Flavour.MARIADB and any(isinstance(c, AddColumn | ModifyColumn) for c in self.changes)
+        return [sql + FORCE for sql in found] if grows and may_overflow(self.altered.new, dialect) else found
 
     @property
     def sql(self) -> str:
@@ -176,13 +181,16 @@ class DdlAttempt:
         if made.unseen and left.sql != sql:
             return self.execute_left(left)
         self._row.note_try("changes", sql, error)
-        if self._handed_over is not None and self._handed_over.already_so(error, None):
+        remedy = around(self._sent(sql, error, bare=made.bare))
+        if remedy.subject is None and self._handed_over is not None and self._handed_over.already_so(error, None):
             return DdlOutcome(DONE, "nothing", sql)
         if not left.sql:
             _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
             return DdlOutcome(DONE, "nothing", sql, self.other_values())
-        remedy = around(self._sent(sql, error, bare=made.bare))
         if remedy.sql:
+            self._told(remedy.losses)
+            for before in remedy.first:
+                self._send(before)
             return self._make(replace(left, text=remedy.sql))
         if remedy.subject is not None:
             self._told(remedy.losses)
@@ -192,7 +200,8 @@ class DdlAttempt:
         if made.bare or error.errno in OF_NO_DEFINITION:
             return self.by_policy(self._step.query.rstrip("; "), str(error), remedy.todo)
         outcome = self.execute_left(left.needed)
-        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *self._parts(self._table, left.altered)))
+        altered = altered_by(self.clock.subject, self._dialect) or left.altered  # the needed ones may have come in another form
+        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *self._parts(self._table, altered)))
 
     def _parts(self, table: TableAt, altered: Alteration) -> tuple[str, ...]:
         """Make each change that ``table`` lacks by itself; what the target refuses, in words.
@@ -264,9 +273,10 @@ class DdlAttempt:
             self._send(text.sql)
         except ServerRefused as error:
             self._row.note_try("text", text.sql, error)
+            refused = replace(self._sent(text.sql, error, bare=bare), number=number if made is not None else None)
             instead = instead_of(self._session, self._subject, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
-            if text.may_fail or (not rows_stay and self._already_so(error, made)):
+            if text.may_fail or (not rows_stay and around(refused).subject is None and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 rest = self.completed(made) if self._is_from_here(made) else ()
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self.other_values(), *rest))
@@ -274,7 +284,6 @@ class DdlAttempt:
                 return self.by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
             if not self.snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
                 raise
-            refused = replace(self._sent(text.sql, error, bare=bare), number=number if made is not None else None)
             if (step := lower(refused)) is not None:
                 below, losses = step
                 self.clock = replace(self.clock, subject=below.subject)
@@ -283,7 +292,7 @@ class DdlAttempt:
                 return self._one(number, simpler, now, bare=below.bare)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            if self._subject.job.type == JobType.CREATE_VIEW and self._subject.before:
+            if self._subject.job.type == JobType.CREATE_VIEW and self._subject.before and error.errno not in OF_NO_DEFINITION:
                 self._tried("former", f"DROP VIEW IF EXISTS {table_name(self._subject.schema, self._subject.name)}")
             return self.by_policy(text.sql, str(error), around(refused).todo)
         losses = (*text.losses, *self.declare(*text.then), *(self.completed(made) if bare else ()))

@@ -5,13 +5,14 @@ Promises: what is written is written under the lease, and the outcome in one tra
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names
@@ -108,6 +109,15 @@ def ensure_ddl_table(session: Target, config: ApplyConfig) -> None:
         f"{made_with(_TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
     )
     require_sound(session, config.checkpoint_schema, _TABLE)
+
+
+def note_copied(session: Target, config: ApplyConfig, cluster_id: int, ts: int, table: TableAt, how: str, losses: Sequence[str]) -> None:
+    """Record, in the caller's transaction, what a first load at ``ts`` could not make of a table or view, which has no job: the id is ``-table_id``."""
+    session.execute(
+        f"REPLACE INTO {table_of(config)} (cluster_id, job_id, commit_ts, version, early, state, query, losses, note, began, ended) "
+        "VALUES (%s, %s, %s, %s, 0, %s, '', %s, %s, NOW(3), NOW(3))",
+        [cluster_id, -table.table_id, ts, table.version, DONE, json.dumps(losses, ensure_ascii=False), how],
+    )
 
 
 def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version: int) -> AppliedJobs:

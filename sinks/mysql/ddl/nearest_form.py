@@ -142,24 +142,32 @@ def with_texts(info: TableInfo, dialect: Dialect, why: str, named: Collection[st
 
 def off_page(info: TableInfo, dialect: Dialect, why: str) -> NearestForm | None:
     """The table with its widest short columns so long that InnoDB stores them off the page, as many as are needed."""
-
-    def longer(column: ColumnInfo) -> ColumnInfo:
-        flen = max(column.flen, ceil(_OFF_PAGE / character_bytes(column, dialect)))
-        zeros = column.flen if column.is_binary and column.tp == ColumnType.STRING else 0
-        default, origin = _padded(column.default, zeros), _padded(column.origin_default, zeros)
-        return replace(column, tp=ColumnType.VARCHAR, flen=flen, default=default, origin_default=origin)
-
     fit = [
         c
         for c in visible(info)
         if c.tp in {*_VARYING, ColumnType.STRING} and not c.generated and _POINTER < declared_bytes(c, dialect) < _OFF_PAGE
     ]
-    return _smaller(info, fit, longer, lambda c: _page_bytes(c, dialect), MOST_IN_PAGE, why)
+    return _smaller(info, fit, lambda c: off_page_form(c, dialect), lambda c: _page_bytes(c, dialect), MOST_IN_PAGE, why)
+
+
+def off_page_form(column: ColumnInfo, dialect: Dialect) -> ColumnInfo:
+    """The form of a CHAR, VARCHAR or BINARY of which InnoDB stores long values off the page; of others the column itself."""
+    if column.tp not in {*_VARYING, ColumnType.STRING}:
+        return column
+    flen = max(column.flen, ceil(_OFF_PAGE / character_bytes(column, dialect)))
+    zeros = column.flen if column.is_binary and column.tp == ColumnType.STRING else 0
+    default, origin = _padded(column.default, zeros), _padded(column.origin_default, zeros)
+    return replace(column, tp=ColumnType.VARCHAR, flen=flen, default=default, origin_default=origin)
+
+
+def may_overflow(info: TableInfo, dialect: Dialect) -> bool:
+    """Whether a row may need more than a page holds. A MariaDB adds columns without asking, and refuses the row."""
+    return sum(_page_bytes(c, dialect) for c in visible(info)) > MOST_IN_PAGE
 
 
 def _padded(default: str | int | float | None, length: int) -> str | int | float | None:
     """A default with the zeros that a BINARY of this length adds."""
-    return default.ljust(length, "\0") if isinstance(default, str) else default
+    return default + "\0" * (length - len(default.encode("utf-8", "surrogateescape"))) if isinstance(default, str) else default
 
 
 def _smaller(
@@ -171,7 +179,9 @@ def _smaller(
     why: str,
 ) -> NearestForm | None:
     """``info`` with the widest columns of ``fit`` changed until the sizes of all are at most ``most``, and at least one of them; columns of keys stay."""
+    divides = {name.lower() for name in info.partition_columns} | names_in(info.partition_expr)
     keyed = {c.id for i in info.indexes for c in info.index_columns(i)} | {c.id for c in info.handle_columns()}
+    keyed |= {c.id for c in info.columns if c.name.lower() in divides}
     whole, changed = sum(map(size, visible(info))), dict[int, ColumnInfo]()
     for column in sorted((c for c in fit if c.id not in keyed), key=size, reverse=True):
         if changed and whole <= most:

@@ -11,7 +11,7 @@ from functools import reduce
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
@@ -40,7 +40,7 @@ _GIVES_KEYS = "sql_generate_invisible_primary_key"
 EXISTS_TABLE = 1050
 _KEY_TOO_LONG = 1071
 _SNAPSHOT_TOO_OLD = 8055
-_FORCE = ", FORCE"
+FORCE = ", FORCE"
 _CANNOT_CREATE = 1005
 _OF_DEFAULTS = frozenset({1067, 1101})
 """A default that is not valid, or that the type cannot have."""
@@ -49,7 +49,7 @@ _OF_EXPRESSIONS = frozenset({1054, 1064, 1128, 1146, 1305, 1582, 1901, 1903, 190
 _OF_ROWS = frozenset({1022, 1062, 1138, 1264, 1265, 1292, 1366, 1406, 1451, 1452, 4025})
 _OF_NAMES = frozenset({1049, 1050, 1060, 1061, 1146})
 _OF_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
-_OF_ROOM = frozenset({1021, 1114, 1290})
+_OF_ROOM = frozenset({1016, 1017, 1021, 1026, 1030, 1034, 1037, 1038, 1041, 1114, 1290, 1712, 1799, 1878})
 OF_NO_DEFINITION = _OF_ROWS | _OF_NAMES | _OF_RIGHTS | _OF_ROOM
 """A person repairs this: nothing of the definition is left out."""
 _NO_DEFINER, _NO_GRANTS = 1449, 1141
@@ -287,8 +287,8 @@ def _wide_rows(ddl: SentDdl) -> Around | None:
     """Row size too large. A table's past counts in MariaDB: columns that were added and dropped without a copy of the table, which FORCE makes."""
     if ddl.error is not None and str(MOST_IN_ROW) in ddl.error.words:
         return _nearest(lambda ddl, info: with_texts(info, ddl.dialect, ddl.words))(ddl)
-    if ddl.made is None and ddl.dialect.flavour is Flavour.MARIADB and not ddl.sql.endswith(_FORCE):
-        return Around(sql=ddl.sql + _FORCE)
+    if ddl.made is None and ddl.dialect.flavour is Flavour.MARIADB and not ddl.sql.endswith(FORCE):
+        return Around(sql=ddl.sql + FORCE)
     return _nearest(lambda ddl, info: off_page(info, ddl.dialect, ddl.words))(ddl)
 
 
@@ -307,6 +307,20 @@ def _foreign_keys_renamed(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
         return None
     old = ddl.subject.old.info.foreign_key_names if ddl.made is None and ddl.subject.old else ()
     return with_server_names(info, set(info.foreign_key_names) - set(old), "the database has a foreign key of this name")
+
+
+_KEPT_BY = re.compile(r"constraint '(?:[^']*/)?([^']+)'(?: of table '([^']+)')?")
+
+
+def _kept_by_foreign_key(ddl: SentDdl) -> Around | None:
+    """TiDB changes the type of a column that a foreign key has, of the table or of another one. The key goes, because no row needs it."""
+    found, old = _KEPT_BY.search(ddl.error.words) if ddl.error else None, ddl.subject.old
+    if found is None or old is None:
+        return None
+    schema, _, name = found[2].replace("`", "").rpartition(".") if found[2] else (old.schema, "", old.name)
+    table = table_name(schema or old.schema, name)
+    loss = f"{schema or old.schema}.{name}: foreign key {found[1]} left out, because the server does not change a column that it has: make it again by hand"
+    return Around(first=(f"ALTER TABLE {table} DROP FOREIGN KEY {quote_name(found[1])}",), sql=ddl.sql, losses=(loss,))
 
 
 def _key_prefixes(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
@@ -405,6 +419,7 @@ QUIRKS = (
     Quirk(_nearest(_too_long), (1074,)),
     Quirk(_nearest(_without_comments), (1628, 1629, 1688, 1793)),
     Quirk(_nearest(_foreign_keys_renamed), (_CANNOT_CREATE, 1823, 1826)),
+    Quirk(_kept_by_foreign_key, (1832, 1833)),
     Quirk(_nearest(_key_prefixes), (1170,)),
     Quirk(_long_key, (_KEY_TOO_LONG,)),
     Quirk(_short_rows, (1709,)),

@@ -56,15 +56,6 @@ def stands(session: Target, view: TableAt) -> bool:
     return kinds_of(session, view.schema, view.name) == ["VIEW"] and column_names(session, view.schema, view.name) == columns
 
 
-def note_left_out(session: Target, config: ApplyConfig, cluster_id: int, ts: int, view: TableAt, words: str) -> None:
-    """Record, in the caller's transaction, a view that a first load at ``ts`` could not make, as the job of the negative id of its table (``table_as_job``)."""
-    session.execute(
-        f"REPLACE INTO {table_of(config)} (cluster_id, job_id, commit_ts, version, early, state, query, losses, note, began, ended) "
-        "VALUES (%s, %s, %s, %s, 0, %s, '', %s, %s, NOW(3), NOW(3))",
-        [cluster_id, -view.table_id, ts, view.version, DONE, json.dumps([words], ensure_ascii=False), LEFT_OUT],
-    )
-
-
 class LeftOutViews:
     """Those of one cluster."""
 

@@ -88,7 +88,7 @@ NOON = 1_790_000_000.0
 
 
 def test_servers_that_write_no_binlogs_are_found_and_a_finding_says_from_when_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off is what a cluster has that wants no binlogs; Unknown is a server that has written nothing yet."""
+    """Also where all are Off, because a stream wants the binlogs. Unknown is a server that has written nothing yet."""
     now = NOON
     watch = BinlogWatch("http://a:10080", None, lambda: now)
 
@@ -101,7 +101,7 @@ def test_servers_that_write_no_binlogs_are_found_and_a_finding_says_from_when_un
         return [server.words for server in watch.servers]
 
     skips = "TiDB server 10.0.0.1:4001 writes no binlog (Skipping) since 2026-09-21 14:15:50 UTC"
-    for harmless in (["On", "On"], ["Off", "Off"], ["Unknown", "On"], ["On", None], ["Off", "Unknown"], []):
+    for harmless in (["On", "On"], ["On"], ["Unknown", "On"], ["On", None], ["Unknown", "Unknown"], []):
         assert look(*harmless) == []
     assert look("Unknown", "Skipping") == look("On", "Skipping") == [skips]
     monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: {}[path])

@@ -122,7 +122,6 @@ def test_who_may_write_to_a_read_only_server() -> None:
         ("offline_mode", "ON", True),
         ("lower_case_table_names", "0", False),
         ("innodb_flush_log_at_trx_commit", "2", False),
-        ("innodb_strict_mode", "ON", False),
         ("wsrep_on", "ON", False),
     ],
 )
