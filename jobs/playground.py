@@ -39,7 +39,7 @@ spark = build_session("playground")
 cluster = {{"pumps": "%(url)s", "startingCommitTs": 0}}
 past = spark.read.format("tidb_binlog").options(**cluster).load()
 past.groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
-spark.read.format("tidb_binlog").options(**cluster, table="{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
+spark.read.format("tidb_binlog").options(**cluster, table="{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq", "_change_type", ascending=[1, 1, 1, 0]).show()
 live = spark.readStream.format("tidb_binlog").options(pumps=cluster["pumps"], table="{ORDERS}").load()
 query = live.writeStream.foreachBatch(lambda rows, number: rows.show()).trigger(processingTime="2 seconds").start()
 query.awaitTermination(10)
