@@ -287,7 +287,8 @@ def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
         (page,) = re.findall(r"shows the drainer at (http://\S+/)", job.out.read_text())
-        assert fetch(page, 30).ok and json.loads(fetch(f"{page}page.json", 30).body)["target"]["kind"] == "mysql"
+        target = json.loads(fetch(f"{page}page.json", 30).body)["target"]
+        assert fetch(page, 30).ok and target["kind"] == "mysql" and re.fullmatch(r"127\.0\.0\.1:\d+", target["name"])
         assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
         assert job.runs("java") and job.runs("mariadbd")
