@@ -78,11 +78,14 @@ def terminal_picture(lines: Sequence[str], columns: int) -> str:
         colour = "#7ee787" if line.startswith("$") else "#e6edf3"
         # Its length is fixed, so that columns stand below each other whatever font there is.
         length = f' textLength="{len(line) * _WIDE:.0f}"' if len(line) > 1 else ""
-        rows.append(f'<text x="{_MARGIN}" y="{_MARGIN + number * _HIGH - 4}" fill="{colour}"{length}>{escape(line)}</text>')
+        # Of each text: in Chromium, that of the image does not keep its spaces.
+        rows.append(
+            f'<text xml:space="preserve" x="{_MARGIN}" y="{_MARGIN + number * _HIGH - 4}" fill="{colour}"{length}>{escape(line)}</text>'
+        )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            'font-family="ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono, Consolas, monospace" font-size="13" xml:space="preserve" style="white-space: pre">',
+            'font-family="ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono, Consolas, monospace" font-size="13">',
             f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
             *rows,
             "</svg>\n",

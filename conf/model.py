@@ -232,6 +232,10 @@ class ApplyConfig:
     )
     lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600")
     mirror_interval: float = ours(30.0, "seconds between moments of a lake; 0 = as soon as there are changes")
+    reload_interval: float = ours(
+        3600.0,
+        "a table that a lake sets aside is loaded from spark.upstream: at once, then after so many seconds, then after twice as many, …; 0 = never by itself",
+    )
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
         "databases to leave out; wins over replicate-do-*",
@@ -288,6 +292,7 @@ class ApplyConfig:
         require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
         require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
         require(self.mirror_interval >= 0, "spark.mirror-interval must not be negative")
+        require(self.reload_interval >= 0, "spark.reload-interval must not be negative")
         require(self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
         require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, 
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.kafka_wanted import wants_kafka_sink
+from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
@@ -122,7 +123,7 @@ def main() -> int:
     """Become the job; returns 2 after one line on stderr where that is not possible."""
     _open_streams()
     try:
-        return _run(parsed(sys.argv[1:]))
+        return ended_by_pipe(lambda: _run(parsed(sys.argv[1:])))
     except ConfigError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_WRONG

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster import registry
@@ -25,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME, PLAYGROUND_PORT
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -39,7 +40,7 @@ spark = build_session("playground")
 cluster = {{"pumps": "%(url)s", "startingCommitTs": 0}}
 past = spark.read.format("tidb_binlog").options(**cluster).load()
 past.groupBy("table").pivot("op", ["insert", "update", "delete", "ddl"]).count().orderBy("table").show()
-spark.read.format("tidb_binlog").options(**cluster, table="{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq").show()
+spark.read.format("tidb_binlog").options(**cluster, table="{ORDERS}").load().orderBy("id", "_commit_version", "_change_seq", "_change_type", ascending=[1, 1, 1, 0]).show()
 live = spark.readStream.format("tidb_binlog").options(pumps=cluster["pumps"], table="{ORDERS}").load()
 query = live.writeStream.foreachBatch(lambda rows, number: rows.show()).trigger(processingTime="2 seconds").start()
 query.awaitTermination(10)
@@ -89,14 +90,18 @@ def main(argv: Sequence[str]) -> int:
         say(f"starts a registry on 127.0.0.1:{port}, and {PUMPS} Pumps")
         workload = stack.enter_context(upstream(place, CALM, addr=f"127.0.0.1:{port}"))
         settings = settings_for(workload, lake, lake.target, place) if lake is not None else None
+        lines = _lake_lines(settings) if settings is not None else iter(())
         if arguments.target:
             say("starts a private MariaDB")
-            settings = settings_for(workload, load_drainer(), stack.enter_context(PrivateMariaDB()).target(), place)
+            target = stack.enter_context(PrivateMariaDB()).target()
+            # The drainer's page names host and port, not a path that is gone with the playground.
+            settings = settings_for(workload, load_drainer(), replace(target, socket=""), place)
+            lines = _target_lines(target, workload.url)
         opened = workload.open(PUMPS)
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url, to_a_target=settings is not None))
-        follow = _replicating(stack, arguments, settings, opened.upto_ts, stop, say) if settings is not None else iter(())
+        follow = _replicating(stack, arguments, settings, lines, opened.upto_ts, stop, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
             next(follow, None)
@@ -108,11 +113,15 @@ def _replicating(
     stack: contextlib.ExitStack,
     arguments: argparse.Namespace,
     settings: DrainerConfig,
+    lines: Iterator[str],
     tables_ts: int,
     stop: threading.Event,
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. ``tables_ts``: when the tables are there."""
+    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure.
+
+    ``lines`` are printed when the target has the tables, which are there at ``tables_ts``.
+    """
     # without a target nothing of Spark is imported
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
     from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -126,7 +135,7 @@ def _replicating(
     while True:
         if not told and replication.reached(tables_ts) and (not settings.files.dir or _is_readable(settings.files.dir, tables_ts)):
             say(f"replicates into {settings.files.dir or 'the private MariaDB'}")
-            _print(_lake_lines(settings) if settings.files.dir else _target_lines(settings))
+            _print(lines)
             told = True
         yield
         replication.check()
@@ -188,14 +197,13 @@ def _lines(url: str, *, to_a_target: bool) -> Iterator[str]:
         yield "More lines follow when the target has the tables."
 
 
-def _target_lines(settings: DrainerConfig) -> Iterator[str]:
-    target = settings.target
+def _target_lines(target: TargetConfig, registry: str) -> Iterator[str]:
     client = f"mariadb --socket={target.socket} --user={target.user} --password={target.password} -t"
     yield "How far the target is behind, what it has, and what the drainer does:"
     yield (
         f'{client} -e "{LAG}"\n'
         f'{client} -e "SELECT status, COUNT(*), SUM(total) FROM {ORDERS} GROUP BY status"\n'
-        f"{COMMAND} ctl status -registry {settings.source.pumps}\n"
+        f"{COMMAND} ctl status -registry {registry}\n"
     )
 
 

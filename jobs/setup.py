@@ -25,6 +25,7 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
 from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
@@ -272,4 +273,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ended_by_pipe(lambda: main(sys.argv[1:])))

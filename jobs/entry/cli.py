@@ -3,7 +3,7 @@
 Promises: an operator sees one message that says what happened, where and what to do; Python and Java traces go to the log file.
 
 Exit codes: 0 done; 1 the replication failed and a later start may succeed, or a comparison found a difference; 2 a setting or option is wrong;
-70 a defect of this program; 130 ended at once by a second signal.
+70 a defect of this program; 130 ended at once by a second signal; 141 nobody reads what it prints any more (``| head``).
 """
 
 import argparse
@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityCo
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
+from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe, has_no_reader
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -46,6 +47,10 @@ C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Run ``main(argv)`` and turn whatever it raises into one message on stderr, a trace in the log file and an exit code."""
+    return ended_by_pipe(lambda: _reported(main, sys.argv[1:] if argv is None else argv))
+
+
+def _reported(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     try:
         log_to_file()
     except OSError as error:
@@ -53,7 +58,7 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         return EXIT_FAILED
     before, threading.excepthook = threading.excepthook, _log_death
     try:
-        return main(sys.argv[1:] if argv is None else argv)
+        return main(argv)
     except Stopped as stopped:
         logging.info("%s", stopped)
         return 0
@@ -72,8 +77,10 @@ def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = N
         _tell(f"error: {error}")
         return EXIT_FAILED
     except Exception as error:  # the last resort: reported, logged in full, never swallowed
-        logging.exception("the job failed")
         trace = "".join(traceback.format_exception(error))
+        if BrokenPipeError.__name__ in trace and has_no_reader():
+            raise BrokenPipeError from error
+        logging.exception("the job failed")
         found = replication_error_in(trace)
         if found is not None:
             _tell(f"error: {found}\n(the trace is in {log_file()})")

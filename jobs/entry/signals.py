@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT as stop requests: the first asks the job to stop cleanly, the second ends it at once.
+"""Ctrl-C, SIGTERM, SIGHUP and SIGQUIT as stop requests: the first asks the job to stop cleanly, the second ends it at once. A closed pipe ends it, too.
 
 Promises: the first signal sets an event, also while the job waits for that event. A handler runs between two instructions of the main thread, which
 may hold the event's lock. So the handler writes a byte to a pipe, and a helper thread sets the event. The second signal runs the registered actions
@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from types import FrameType
 
 UNWIND_SECONDS = 3.0
 """How long a job that is ended at once may take to shut its servers down."""
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
+EXIT_CLOSED = 128 + signal.SIGPIPE
+"""As of other programs behind ``| head``, which the signal ends: to Python, it is an error of whoever writes."""
 _ASK = 0
 """The byte that makes the helper thread set the event. Any other byte is the number of the signal that ends the process."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -95,6 +98,30 @@ def take_back() -> None:
     """Install the handlers again, if ``stop_on_signals`` was called before and this is the main thread."""
     if REQUEST.listening and threading.current_thread() is threading.main_thread():
         REQUEST.listen()
+
+
+def ended_by_pipe(run: Callable[[], int]) -> int:
+    """What ``run`` returns; without a word ``EXIT_CLOSED``, if nobody reads what it prints any more."""
+    try:
+        try:
+            return run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        closed = [number for number in (_STDOUT, _STDERR) if has_no_reader(number)]
+        if not closed:
+            raise
+        for number in closed:
+            # Python writes what it holds when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        return EXIT_CLOSED
+
+
+def has_no_reader(number: int = _STDOUT) -> bool:
+    """Whether an open stream is a pipe that the other side has closed."""
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _end(number: int) -> None:

@@ -26,6 +26,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from pyspark_tidb_binlog.jobs.entry.signals import REQUEST
 from pyspark_tidb_binlog.jobs.stream.report import Progress, plain, render_json, render_line, render_summary
 from pyspark_tidb_binlog.schemas.errors import Stopped
 
@@ -265,8 +266,13 @@ class Reporter:
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
             progress = self._read()
-            with self._lock:
-                self._view.show(progress)
+            try:
+                with self._lock:
+                    self._view.show(progress)
+            except BrokenPipeError:
+                # Nobody reads it any more: as for other programs, this ends the job.
+                REQUEST.asked.set()
+                return
 
     def _redirect(self, name: str) -> None:
         """What others print to the same terminal appears above what is redrawn."""

@@ -100,7 +100,8 @@ def _lake(
         days_or_duration(config.delta_retention),
         config.files.retention_time,
     )
-    loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at) if loader is not None else None
+    again = apply.reload_interval if config.upstream.host else 0.0
+    loads = TableLoads(loader.of_first_lake, LakeLoad(loader.of_cluster, loader.gc_held, spark).at, again) if loader is not None else None
     # Spark's commits to a store are not tried.
     large = LargeMirrors(spark) if spark is not None and "://" not in config.files.dir else None
     return LakeSink(settings, pause, loads, large)

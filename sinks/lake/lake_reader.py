@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time, moment_of, ts_at
+from pyspark_tidb_binlog.schemas.events import as_time, moment_of, physical_ms, ts_at
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.lake.row_pieces import held
 
+When = str | int | datetime.datetime
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
 _READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
 _FEW_BYTES = 64 << 20
@@ -191,13 +192,13 @@ class LakeNow(LakeAt):
         """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
         self._published, self._commit_ts = _newest(self._directory)
 
-    def at(self, when: str | int | datetime.datetime) -> LakeAt:
+    def at(self, when: When) -> LakeAt:
         """The tables as they were at ``when``: a time (ISO text or datetime; UTC if it names no offset), with its millisecond, or a TSO.
 
         Raises:
             ConfigError: it is before the first moment that was published, or that is kept, or above this lake's moment.
         """
-        ts, first, kept_ts = ts_of(when), self._published.first_ts, self._published.kept_ts
+        ts, first, kept_ts = self._ts_of(when), self._published.first_ts, self._published.kept_ts
         if first is not None and first <= kept_ts and ts < kept_ts:
             since = f" since {as_time(self.begin_ts)}" if self.begin_ts else ""
             raise ConfigError(
@@ -208,6 +209,13 @@ class LakeNow(LakeAt):
             raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
         self._require_read(ts, f"{when} is")
         return LakeAt(self._spark, self._directory, self._published, ts)
+
+    def _ts_of(self, when: When) -> int:
+        """The ts that ``when`` means, as ``at`` takes it: of a time the last one in its millisecond, as far as the lake was read."""
+        if isinstance(when, int) or (isinstance(when, str) and when.strip().isdigit()):
+            return int(when)
+        ts = ts_at("at", when.isoformat() if isinstance(when, datetime.datetime) else when, last=True)
+        return self._commit_ts if physical_ms(ts) == physical_ms(self._commit_ts) else ts
 
     def _require_read(self, ts: int, what: str) -> None:
         if ts > self._commit_ts:
@@ -246,10 +254,3 @@ def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | Non
     return pa.Table.from_arrays(
         [net.gone, *net.found_by.columns, *(laid_out(c.combine_chunks(), VARIANT) for c in net.rows.columns)], names=names
     )
-
-
-def ts_of(when: str | int | datetime.datetime) -> int:
-    """The ts that ``when`` means, as ``LakeNow.at`` takes it."""
-    if isinstance(when, datetime.datetime):
-        return ts_at("at", when.isoformat(), last=True)
-    return int(when) if isinstance(when, int) or when.strip().isdigit() else ts_at("at", when, last=True)

@@ -42,3 +42,5 @@ class TableLoads:
     """Of a lake that begins at a schema version: those to be loaded, each as ``schema_snapshot.table_as_job``."""
     at: Callable[[int, Callable[[], bool]], AbstractContextManager[TablesThen]]
     """The tables at a ts, as long as they are read; the other argument: whether the stream ends. It raises ``LoadLater``, too."""
+    again: float = 0.0
+    """Seconds from the first load of a table that was set aside to the next one (``spark.reload-interval``); 0: a person asks for each."""

@@ -44,7 +44,7 @@ _LONG = 300.0
 """Seconds for which a table holds up the others before it is set aside."""
 _WORDS = 300
 """Of an error, in ``why``."""
-_NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
+NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beginning"
 
 
 class OpenMirrors:
@@ -248,7 +248,7 @@ class Round:
             first = rows.slice(0, 1).to_pylist()[0]
             at = self.history.table_at(table_id, self.history.newest_version)
             unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
-            table = self.tables[table_id] = aside(unknown, _NOT_FROM_THE_BEGINNING)
+            table = self.tables[table_id] = aside(unknown, NOT_FROM_THE_BEGINNING)
         return table if rows.num_rows and table is not None and table.state == MIRRORED else None
 
     def _replace(self, pieces: RowPieces) -> None:
@@ -358,14 +358,14 @@ class Round:
         elif known is None and job.kind.new_table_id and former is not None and former.state == LOADING:
             self.tables[table_id] = _unloaded(now)
         elif known is None:
-            self.tables[table_id] = aside(now, (former.why if former is not None else None) or _NOT_FROM_THE_BEGINNING)
+            self.tables[table_id] = aside(now, (former.why if former is not None else None) or NOT_FROM_THE_BEGINNING)
         elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.why is None:
             # One that was dropped before it was loaded has no mirror.
             self.tables[table_id] = replace(now, state=MIRRORED) if known.path else _unloaded(now)
         elif known.state == LOADING:
             self.tables[table_id] = now
         elif known.state != MIRRORED:
-            self.tables[table_id] = replace(now, state=STALE, why=known.why or _NOT_FROM_THE_BEGINNING, info=known.info)
+            self.tables[table_id] = replace(now, state=STALE, why=known.why or NOT_FROM_THE_BEGINNING, info=known.info)
         else:
             self._changed(replace(now, info=known.info), lambda table: self._altered(table, after, job, ts))
 

@@ -11,6 +11,7 @@ be loaded are read from the upstream (``mirror_load``), one by one, at the momen
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,14 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_round import OpenMirrors, Round, RoundFailed, aside, require_own_rowids
+from pyspark_tidb_binlog.sinks.lake.mirror_round import NOT_FROM_THE_BEGINNING, OpenMirrors, Round, RoundFailed, aside, require_own_rowids
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
-from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, MirrorState, Moment, Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Moment, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
 from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
@@ -73,6 +75,8 @@ class Mirrors:
         self._loads = loads
         self._asked: list[_Asked] = []
         """Tables that are to be loaded, and not marked yet."""
+        self._again: dict[int, tuple[float, float]] = {}
+        """By table id: when a table that was set aside was loaded by itself, by the monotonic clock, and for how many seconds it is not once more."""
         self._told: set[str] = set()
         self._reading = False
         """Whether the upstream may be waited for."""
@@ -235,7 +239,7 @@ class Mirrors:
     def _load_tables(self, ts: int) -> bool:
         """Read what is to be loaded from the upstream as it was at ``ts``, where all mirrors are; whether some of it is left for later."""
         due = [asked for asked in list(self._asked) if asked.ts <= ts]
-        self._mark(ts, due)
+        self._mark(ts, [*due, *self._due_again(ts)])
         with self._wake:
             self._asked = [asked for asked in self._asked if asked not in due]
         assert self._tables is not None
@@ -258,6 +262,24 @@ class Mirrors:
                 self._reading = False
         return bool(self._asked) or any(table.state == LOADING for table in self._tables.values())
 
+    def _due_again(self, ts: int) -> list["_Asked"]:
+        """The tables that were set aside and are loaded by themselves: at once, then after pauses, each twice the one before, until a load holds for its pause."""
+        if self._loads is None or not self._loads.again or self._ending:
+            return []
+        assert self._tables is not None
+        now, newest, due = time.monotonic(), self._history.newest_version, list[_Asked]()
+        for table in self._tables.values():
+            loaded_at, pause = self._again.get(table.table_id, (-math.inf, 0.0))
+            at = self._history.table_at(table.table_id, newest)
+            if now - loaded_at < pause or at is None:
+                continue
+            if table.state == MIRRORED:
+                self._again.pop(table.table_id, None)
+            elif table.state == STALE and table.why != NOT_FROM_THE_BEGINNING and not self._open.left_out(at):
+                self._again[table.table_id] = now, max(2 * pause, self._loads.again)
+                due.append(_Asked(table_as_job(at, self._history), ts))
+        return due
+
     def _mark(self, ts: int, asked: Sequence["_Asked"]) -> None:
         """Publish that tables are to be loaded."""
         assert self._tables is not None
@@ -272,7 +294,7 @@ class Mirrors:
                 database, name = self._open.named(at)
                 marked[at.table_id] = MirrorState(at.table_id, database, name, schema_version=at.version, info=at.info, state=LOADING)
         if marked:
-            _log.info("%d tables are to be loaded", len(marked))
+            _log.info("tables are to be loaded: %s", ", ".join(f"{table.database}.{table.table}" for table in marked.values()))
             self._publish(ts, list(marked.values()), unknown)
 
     def _load(self, table: MirrorState, upstream: TablesThen, ts: int) -> None:

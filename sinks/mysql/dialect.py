@@ -72,7 +72,7 @@ def listed(key: Sequence[ColumnInfo], flavour: Flavour, recoded: Collection[str]
     In a list of row constructors MySQL 9.7 finds no row at all if one of the columns is an ENUM or a SET. MariaDB 10.11 finds no row whose text has
     characters that its charset encodes otherwise than the statement. ``recoded``: see ``TableAt.recoded``.
     """
-    if any(_taken_for_double(c, flavour) for c in key):
+    if any(taken_for_double(c, flavour) for c in key):
         return False
     if len(key) == 1 or flavour is Flavour.TIDB:
         return True
@@ -89,7 +89,7 @@ def is_recoded(column: ColumnInfo, charset: str) -> bool:
 def key_condition(column: ColumnInfo, flavour: Flavour) -> tuple[bytes, ...]:
     """The texts of a condition that is true for one value of a column of a unique key, and uses the key; the literal goes between each two."""
     name = quote_name(column.name)
-    exact = (f" AND CAST({name} AS SIGNED)=".encode(), b"") if _taken_for_double(column, flavour) else (b"",)
+    exact = (f" AND CAST({name} AS SIGNED)=".encode(), b"") if taken_for_double(column, flavour) else (b"",)
     return f"{name}=".encode(), *exact
 
 
@@ -104,7 +104,7 @@ def match_condition(column: ColumnInfo, flavour: Flavour, indexed: bool) -> tupl
         return f"{name} <=> CAST(".encode(), b" AS JSON)"
     if column.tp == ColumnType.JSON or is_text(column):
         exact = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY) <=> "
-    elif _taken_for_double(column, flavour):
+    elif taken_for_double(column, flavour):
         exact = f"CAST({name} AS SIGNED) <=> "
     else:
         return f"{name} <=> ".encode(), b""
@@ -133,7 +133,7 @@ def is_bytes(column: ColumnInfo) -> bool:
     return column.tp in _STRING_TYPES and column.is_binary
 
 
-def _taken_for_double(column: ColumnInfo, flavour: Flavour) -> bool:
+def taken_for_double(column: ColumnInfo, flavour: Flavour) -> bool:
     """Whether the server takes the column's values for others near them: MySQL compares a SET with a number as DOUBLE."""
     return flavour is Flavour.MYSQL and column.tp == ColumnType.SET and len(column.elems) > _DOUBLE_BITS
 

@@ -3,7 +3,6 @@
 Promises: nothing of the lake is written. Answers are up to the moment of the ``Lake``.
 """
 
-import datetime
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -28,7 +27,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, ts_of
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, When
 from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, Ints, NetRows, key_moves, net_rows
@@ -39,7 +38,6 @@ from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_hi
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, differences
 
-When = str | int | datetime.datetime
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
 _MARKS = ("commit_ts", "seq", "schema_version", "row_key", "op")
 _MOST_KEYS = 1000
@@ -260,7 +258,7 @@ class Lake(LakeNow):
         return _images(self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}"), table.info.target_columns())
 
     def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
-        after_ts, upto_ts = map(ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
+        after_ts, upto_ts = map(self._ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
         self._past.require_known(after_ts)

@@ -21,13 +21,22 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, ANY_DATE
 from pyspark_tidb_binlog.schemas.changes.change_rows import image_variants
+from pyspark_tidb_binlog.schemas.changes.typed_cells import typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, no_rows, spread
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo
+from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import whole as whole_literals
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, key_condition, match_condition, table_name, write_head
-from pyspark_tidb_binlog.sinks.mysql.literals import Cells, form_of, join_cells, join_conditions, literals
+from pyspark_tidb_binlog.sinks.mysql.dialect import (
+    Flavour,
+    delete_head,
+    key_condition,
+    match_condition,
+    table_name,
+    taken_for_double,
+    write_head,
+)
+from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows, differs
 
 _TEXT = pa.string()
@@ -74,13 +83,13 @@ class TableUndo:
         return {"delete": net.inserted | moved, "update": net.updated & ~moved, "insert": net.deleted | moved}[op]
 
     def statements(self, op: str) -> pa.BinaryArray:
-        """The statements of ``rows_of(op)``, in the order of the rows, each with all that its row is to be."""
+        """The statements of ``rows_of(op)`` for a person, in the order of the rows, each with all that its row is to be."""
         found = self.net.only(self.rows_of(op))
         if op == "delete":
             return self.deletes(found.now, whole=True)
         if op == "update":
             return self.updates(found, whole=True)
-        return pc.binary_join_element_wise(self.insert_head, self.rows(found.was), b"")
+        return pc.binary_join_element_wise(self.insert_head, row_texts(self.columns, found.was, named=True), b"")
 
     @property
     def insert_head(self) -> bytes:
@@ -107,7 +116,7 @@ class TableUndo:
         return any(bool((self.key_numbers(images) == NO_KEY).any()) for images in (self.net.was, self.net.now))
 
     def conditions(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
-        """What finds each row: its key, or all its columns. ``whole``: all its columns in any case, the key first."""
+        """What finds each row: its key, or all its columns. ``whole``: for a person, all its columns in any case, the key first."""
 
         def of_key(number: int, at: Ints) -> pa.BinaryArray:
             some = images.take(pa.array(at))
@@ -116,7 +125,8 @@ class TableUndo:
             if whole or not key:
                 matches = [(c, match_condition(c, self.flavour, False)) for c in self.columns]
                 terms += [(c, texts) for c, texts in matches if c not in key or not texts[0].endswith(b"` <=> ")]
-            found = ((b" AND " if n else b"", texts, _cells(c, some)) for n, (c, texts) in enumerate(terms))
+            named = [whole and not taken_for_double(c, self.flavour) for c, _ in terms]
+            found = ((b" AND " if n else b"", texts, _cells(c, some, named=named[n])) for n, (c, texts) in enumerate(terms))
             return join_conditions(b"", found, b"")
 
         return _by_kind(self.key_numbers(images), of_key)
@@ -139,7 +149,7 @@ class TableUndo:
             heads = [f"{quote_name(c.name)}=".encode() for c in columns]
             between = [b"," + head for head in heads[1:]] + [b""]
             opening = f"UPDATE {self.name} SET ".encode() + heads[0]
-            sets = join_cells(opening, [_cells(c, some) for c in columns], between, b" WHERE ")
+            sets = join_cells(opening, [_cells(c, some, named=whole) for c in columns], between, b" WHERE ")
             return pc.binary_join_element_wise(sets, conditions.take(pa.array(at)), b" LIMIT 1", b"")
 
         return _by_kind(numbers.reshape(-1), of_columns)
@@ -226,9 +236,9 @@ def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructAr
     return spread(image_variants(rows.table.info, images, len(images), json_nulls=True), np.arange(len(images)), there)
 
 
-def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch) -> pa.BinaryArray:
-    """Each row as one text, which is another one for every other row."""
-    return join_cells(b"(", [_cells(c, images) for c in columns], [b","] * len(columns), b")")
+def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch, *, named: bool = False) -> pa.BinaryArray:
+    """Each row as one text, which is another one for every other row. ``named``: for a person, with the names of ENUMs and SETs."""
+    return join_cells(b"(", [_cells(c, images, named=named) for c in columns], [b","] * len(columns), b")")
 
 
 def places_of(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> Ints:
@@ -244,10 +254,29 @@ def places_of(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> Ints:
     return found
 
 
-def _cells(column: ColumnInfo, images: pa.RecordBatch) -> Cells:
+def _cells(column: ColumnInfo, images: pa.RecordBatch, *, named: bool = False) -> Cells:
     found = images.column(column.name)
+    if named and column.elems:
+        return _names(column, found)
     made = literals(found, form_of(column, found.type))
     return _printable(found, made) if pa.types.is_binary(found.type) else made
+
+
+def _names(column: ColumnInfo, values: pa.Array) -> Cells:
+    """The literals of an ENUM or a SET: names, and the number of a value that no name has, or not alone."""
+    found = values.dictionary_encode()
+    words = typed(column, found.dictionary).values
+    quoted = whole_literals(literals(words.cast(pa.binary()), LiteralForm.TEXT))
+    texts = [
+        text if _is_name(column, word) and column.number_of(word) == number else b"%d" % number
+        for number, word, text in zip(found.dictionary.to_pylist(), words.to_pylist(), quoted, strict=True)
+    ]
+    return Cells(pa.array(texts, pa.binary()).take(found.indices))
+
+
+def _is_name(column: ColumnInfo, word: str) -> bool:
+    """Whether a text may be a value's alone: the empty one is also that of an ENUM's 0, and of a SET's empty member."""
+    return bool(word) if column.tp == ColumnType.ENUM else "" not in column.elems
 
 
 def _printable(values: pa.Array, cells: Cells) -> Cells:

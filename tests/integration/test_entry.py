@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf.version import VERSION
+from tests.support.past_scene import lake_of
 
 ROOT = Path(__file__).parents[2]
 ENTRY = str(ROOT / "spark-submit.sh")
@@ -51,6 +52,37 @@ def test_words_about_a_job_need_neither_java_nor_mariadb(tmp_path: Path) -> None
     assert run("--version", log=tmp_path, **nothing).stdout.endswith(f" {VERSION}\n")
     done = run("demo", "-help", log=tmp_path, **nothing)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: spark-submit.sh demo")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["docs", "runbook"],
+        ["ctl", "encrypt", "-text", "a"],
+        ["ctl", "--help"],
+        ["setup", "--help"],
+        ["drainer", "--check"],
+        ["pump", "-pd-urls=", "-addr=127.0.0.1:0", "--data-dir=pump"],
+        pytest.param(["lake", "tables", "--dir=lake"], marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param(["rehearse", "bank"], marks=[pytest.mark.spark, pytest.mark.mysql, pytest.mark.slow]),
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_ends_a_command_without_a_word(arguments: list[str], tmp_path: Path) -> None:
+    if arguments[0] == "lake":
+        lake_of("bank", tmp_path / "lake", 4)
+    read, write = os.pipe()
+    os.close(read)
+    environ = os.environ | {"TIDB_BINLOG_LOG": str(tmp_path / "job.log")}
+    try:
+        done = subprocess.run(
+            [ENTRY, *arguments], env=environ, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False, timeout=300
+        )
+    finally:
+        os.close(write)
+    # What argparse prints has no error.
+    assert (done.returncode, done.stderr) == (0 if "--help" in arguments[1:] else 141, b"")
 
 
 def test_a_spark_option_needs_its_value(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Column
 from pyspark_tidb_binlog.binlog_source.emulator.values import value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
@@ -171,6 +172,26 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
         TableLoader(spark, DrainerConfig(), NOTHING, run.stop).named("shop.item", stand)
     with pytest.raises(ConfigError, match="--bootstrap-restart: a lake loads each table from its beginning"):
         TableLoader(spark, run._config, BootstrapRequest(restart=True), run.stop)
+
+
+def test_a_table_that_was_set_aside_is_loaded_by_itself(run: BootstrappedStream, tmp_path: Path) -> None:
+    """After a conversion that only TiDB computes."""
+    lake = tmp_path / "lake"
+    run._config = replace(run._config, upstream=replace(run._config.upstream, host="127.0.0.1"))
+    run.begin()
+    run.apply()
+    eventually(lambda: len(published(lake)) == 3, pause=0.1)
+    path = published(lake)["shop.item"].path
+    run.upstream.ddl.modify_column("shop.item", Column("t", "varbinary(20)"), convert=lambda text: text)
+    run.mirror.alter("shop.item", "MODIFY t VARBINARY(20)")
+    more_changes(run, 1)
+    run.apply()
+    await_loads(run, lambda: published(lake)["shop.item"].state == MIRRORED and loaded_anew(lake, "shop.item", path))
+    more_changes(run, 2)
+    run.apply()
+    run.restart()
+    found = sorted((int(row["id"]), row["v"], row["t"]) for row in rows(lake)["shop.item"])
+    assert found == run.mirror.sql("SELECT id, v, t FROM shop.item ORDER BY id") and len(found) == 40
 
 
 def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_aside(

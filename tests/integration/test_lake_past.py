@@ -1,5 +1,6 @@
 """What a lake knows of its past, in Python and on the command line: lives of rows, transactions, history, differences, and the undo that is printed."""
 
+import datetime
 import re
 import textwrap
 from collections.abc import Iterator
@@ -379,6 +380,16 @@ def test_debits_are_credits_after_every_commit(bank: Path, spark: SparkSession) 
     totals = [row["total"] for row in spark.sql(INVARIANT).orderBy("commit_ts").collect()]
     filled = totals.index(TOTAL)
     assert set(totals[filled:]) == {TOTAL} and len(totals) - filled > 1000
+
+
+def test_a_time_in_the_newest_moments_millisecond_is_that_moment(bank: Path, spark: SparkSession) -> None:
+    lake, begin = Lake(spark, bank), spans_of("bank", 4)[-1][0]
+    assert [lake.at(time).commit_ts for time in (lake.time, str(lake.time))] == [lake.commit_ts] * 2
+    assert lake.diff(begin, lake.time).collect() == lake.diff(begin, lake.commit_ts).collect()
+    assert lake.undo((begin, lake.time)).plan.upto_ts == lake.commit_ts
+    for later in (lake.time + datetime.timedelta(milliseconds=1), lake.commit_ts + 1):
+        with pytest.raises(ConfigError, match=r"was read up to .* is not known; lake.refresh\(\) reads on"):
+            lake.at(later)
 
 
 @pytest.mark.mysql

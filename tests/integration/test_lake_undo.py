@@ -246,40 +246,59 @@ def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_befor
 BYTES = {**VARCHAR, "Flag": 128, "Charset": "binary", "Collate": "binary"}
 NOW = {"Tp": 12, "Flag": 8320, "Flen": 19, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
 DAY = {"Tp": 10, "Flag": 128, "Flen": 10, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
-NOTE = table(
-    10, "note", [column(1, "id", KEY), column(2, "raw", BYTES), column(3, "words", VARCHAR), column(4, "day", DAY), column(5, "at", NOW)]
-)
+KIND = {**VARCHAR, "Tp": 247, "Flag": 0, "Elems": ["2", "1", "o'k"]}
+FLAGS = {**KIND, "Tp": 248}
+_COLUMNS = {
+    "id": KEY,
+    "raw": BYTES,
+    "words": VARCHAR,
+    "day": DAY,
+    "at": NOW,
+    "kind": KIND,
+    "flags": FLAGS,
+    "odd": {**FLAGS, "Elems": ["", "x"]},
+}
+NOTE = table(10, "note", [column(place, *named) for place, named in enumerate(_COLUMNS.items(), 1)])
 
 
 @pytest.mark.parametrize("printed", [False, True])
 def test_values_come_back_as_they_were(printed: bool, server: PrivateMariaDB, tmp_path: Path) -> None:
-    """Bytes that are no text, from a client in latin1; a day that no calendar has; and the server sets no time of its own."""
+    """Bytes that are no text, from a client in latin1; a day that no calendar has; names that are numbers; and the server sets no time of its own."""
 
-    def note(key: int, words: str) -> dict[str, Any]:
-        return {"id": key, "raw": b"\xff\x00\\'\xc3", "words": words.encode(), "day": "2024-02-31", "at": "2026-01-01 00:00:00"}
+    def note(key: int, words: str, kind: int = 2, flags: int = 6) -> dict[str, Any]:
+        known = {"raw": b"\xff\x00\\'\xc3", "day": "2024-02-31", "at": "2026-01-01 00:00:00", "odd": 2}
+        return {"id": key, "words": words.encode(), "kind": kind, "flags": flags, **known}
 
     scene = LakeScene()
     scene.ddl(10, database(1))
     scene.ddl(20, job(2, 3, NOTE))
     scene.row(40, 10, 2, note(1, "ä€\r\n'\\"), None)
-    scene.row(41, 10, 2, note(2, "ö"), note(2, "later"))
+    scene.row(41, 10, 2, note(2, "ö"), note(2, "later", 3, 0))
     scene.run(tmp_path / "lake", 35, 50)
     past = past_of(tmp_path / "lake")
     plan = UndoPlan(35, 50, list(past.net(35, 50, None, past.version)))
     run_sql(server, "CREATE OR REPLACE DATABASE d")
-    run_sql(server, "CREATE TABLE d.note (id INT PRIMARY KEY, raw VARBINARY(20), words VARCHAR(20), day DATE, at DATETIME ON UPDATE NOW())")
+    words = "kind ENUM('2','1','o''k'), flags SET('2','1','o''k'), odd SET('','x')"
+    run_sql(
+        server,
+        f"CREATE TABLE d.note (id INT PRIMARY KEY, raw VARBINARY(20), words VARCHAR(20), day DATE, at DATETIME ON UPDATE NOW(), {words})",
+    )
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
-        cursor.execute("INSERT INTO d.note VALUES (2, X'FF005C27C3', 'later', '2024-02-31', '2026-01-01')")
+        cursor.execute("INSERT INTO d.note VALUES (2, X'FF005C27C3', 'later', '2024-02-31', '2026-01-01', 3, 0, 2)")
         if printed:
             cursor.execute("SET NAMES latin1")
             for line in plan.sql(Flavour.MARIADB):
                 assert "\r" not in line
                 if not line.startswith("--"):
                     cursor.execute(line.encode())
+        (update,) = (line for line in plan.sql() if line.startswith("UPDATE"))
+        assert "`kind`='1',`flags`='1,o''k' WHERE " in update and "`kind` <=> 'o''k' AND `flags` <=> '' AND `odd` <=> 2" in update
     if not printed:
         assert undone(plan, server.target()).rows == 2
-    assert run_sql(server, "SELECT id, HEX(raw), HEX(words), CAST(day AS CHAR), CAST(at AS CHAR) FROM d.note ORDER BY id") == [
-        (key, "FF005C27C3", words.encode().hex().upper(), "2024-02-31", "2026-01-01 00:00:00")
+    assert run_sql(
+        server, "SELECT id, HEX(raw), HEX(words), CAST(day AS CHAR), CAST(at AS CHAR), kind, flags, odd + 0 FROM d.note ORDER BY id"
+    ) == [
+        (key, "FF005C27C3", words.encode().hex().upper(), "2024-02-31", "2026-01-01 00:00:00", "1", "1,o'k", 2)
         for key, words in [(1, "ä€\r\n'\\"), (2, "ö")]
     ]

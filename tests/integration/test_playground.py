@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -122,6 +123,9 @@ def test_what_the_pages_say_works_as_printed(tmp_path: Path) -> None:
     kinds = [row[header.index("_change_type")] for row in shown if len(row) == len(header) and row != header]
     assert kinds[0] == "insert" and {"update_preimage", "update_postimage"} <= set(kinds)
     assert shown.count(header) > 2, "orders are shown as they change"
+    first, later = [place for place, row in enumerate(shown) if row == header][:2]
+    lives = [row[header.index("_change_type")] for row in shown[first + 1 : later]]
+    assert all((one == "update_preimage") == (then == "update_postimage") for one, then in pairwise(lives))
     assert "CREATE DATABASE" in changes and rows_of(changes)[0] == ["commit_time", "email", "email"]
     header, *counts = rows_of(recent)
     assert header[0] == "item" and {row[0] for row in counts} == {"cake", "coffee", "soup", "tea"}
@@ -283,7 +287,8 @@ def test_a_target_follows_the_cluster_and_the_second_signal_ends_all_at_once(tmp
         eventually(lambda: "new" in in_shell(orders), seconds=LONGEST, what="orders are at the target")
         assert re.search(r"\| +\d+\.\d+ \|", in_shell(lag))
         (page,) = re.findall(r"shows the drainer at (http://\S+/)", job.out.read_text())
-        assert fetch(page, 30).ok and json.loads(fetch(f"{page}page.json", 30).body)["target"]["kind"] == "mysql"
+        target = json.loads(fetch(f"{page}page.json", 30).body)["target"]
+        assert fetch(page, 30).ok and target["kind"] == "mysql" and re.fullmatch(r"127\.0\.0\.1:\d+", target["name"])
         assert f"--socket={place_of(port)}/" in lag, "a start after kill -9 removes the target's files, too"
         assert "is in the target" in in_shell(status)
         assert job.runs("java") and job.runs("mariadbd")

@@ -334,6 +334,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ('[spark]\nparts = "2"\n', ["drainer.toml: spark.parts: '2' is not a whole number"]),
         ("[spark]\nparts = true\n", ["True is not a whole number"]),
         ("[spark]\nparts = 0\n", ["spark.parts must be at least 1"]),
+        ("[spark]\nreload-interval = -1.0\n", ["spark.reload-interval must not be negative"]),
         ('[spark]\nddl-policy = "go"\n', ["spark.ddl-policy: 'go' is not stop, skip or quarantine"]),
         ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a string of names separated by commas, or a list"]),
         ('[syncer]\nignore-schemas = "a,,b"\n', ["syncer.ignore-schemas has an empty name"]),

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pictures import screen_of
+from pyspark_tidb_binlog.jobs.entry.signals import StopRequest
+from pyspark_tidb_binlog.jobs.stream import reporter
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, render_line, render_summary
 from pyspark_tidb_binlog.jobs.stream.reporter import EVERY_SECONDS, InPlace, Lines, ProgressForm, Reporter, form_of
 from pyspark_tidb_binlog.schemas.events import tso
@@ -160,6 +162,15 @@ def test_what_others_print_to_the_terminal_stays_above(monkeypatch: pytest.Monke
 
     shown = redrawn(ProgressForm.PANEL, act)
     assert shown[:2] == ["a warning", "half a line"] and plain.getvalue() == "to a file\n"
+
+
+def test_a_closed_pipe_asks_the_job_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = StopRequest()
+    monkeypatch.setattr(reporter, "REQUEST", request)
+    read, write = os.pipe()
+    os.close(read)
+    with pytest.raises(BrokenPipeError), os.fdopen(write, "w") as out, Reporter(lambda: BUSY, out, interval=0.01):
+        assert request.asked.wait(60)
 
 
 def test_an_error_ends_the_line_without_a_summary() -> None:

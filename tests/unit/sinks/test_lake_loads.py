@@ -3,9 +3,11 @@
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, Moment
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
-from tests.support.ddl_jobs import column, database, job, table
+from tests.support.ddl_jobs import VARCHAR, column, database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
 from tests.support.golden_messages import replicate, spans_of
@@ -346,6 +348,44 @@ def test_a_table_that_comes_back_is_loaded_if_it_was_dropped_before(tmp_path: Pa
     eventually(lambda: published(tmp_path)["d.t"].state == MIRRORED)
     sink.close()
     assert cells_of(tmp_path, "d.t", "id") == [(1,)]
+
+
+@pytest.mark.shows("spark.reload-interval")
+@pytest.mark.parametrize("again", [3600.0, 0.0])
+def test_a_table_that_is_set_aside_again_is_loaded_ever_more_rarely(again: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once; an hour later, two hours after that, four; once it has held for its pause, at once; and never without the setting."""
+    ahead, loads, refused = [0.0], list[float](), [True]
+    monkeypatch.setattr(mirrors, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
+
+    class Upstream:
+        def files_of(self, *given: Any) -> Any:
+            loads.append(ahead[0] / 3600)
+            if refused[0]:
+                raise BootstrapRefused("no SELECT on it")
+            return []
+
+    def item(name: dict[str, Any], number: int) -> dict[str, Any]:
+        return table(10, "item", [column(1, "id", KEY), column(number, "name", name)])
+
+    data = {**VARCHAR, "Charset": "binary", "Collate": "binary"}
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, item(VARCHAR, 2)))
+    scene.row(25, 10, 2, None, {"id": 1, "name": b"x"})
+    scene.ddl(30, job(3, 12, item(data, 3), query="alter table item modify name varbinary(20)"))
+    scene.ddl(90, job(4, 12, item(VARCHAR, 4), query="alter table item modify name varchar(20)"))
+    sink = scene.sink(tmp_path, TableLoads(lambda history, version: (), lambda ts, stopped: nullcontext(Upstream()), again))
+    scene.follow(sink, 30)
+    for ts, hours in ((40, 0.0), (50, 0.9), (60, 1.1), (70, 3.0), (80, 3.2), (85, 9.0)):
+        ahead[0], refused[0] = hours * 3600, hours < 3.2
+        for later in (ts, ts + 1):  # what was due at the first moment is done at the second one
+            scene.row(later, 10, 3, None, {"id": later, "name": b"x"})
+            scene.follow(sink, later)
+    scene.follow(sink, 90)
+    eventually(lambda: len(loads) == (4 if again else 0))
+    sink.close()
+    assert loads == ([0.0, 1.1, 3.2, 9.0] if again else [])
+    assert {name: state.state for name, state in published(tmp_path).items()} == {"d.item": MIRRORED if again else "stale"}
 
 
 def test_a_table_that_left_the_filters_before_it_was_loaded_is_set_aside(tmp_path: Path) -> None:

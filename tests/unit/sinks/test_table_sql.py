@@ -95,7 +95,6 @@ def test_options() -> None:
     assert gbk.sql.endswith("DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci") and f"`s` VARCHAR(20) {CLAUSE}" in gbk.sql
 
 
-@pytest.mark.shows("ddl temporary tables", "spark.upstream-collation")
 @pytest.mark.parametrize(
     ("dialect", "collate", "told"),
     [
@@ -119,6 +118,7 @@ def test_a_long_text_of_gbk_is_one_of_utf8mb4() -> None:
     assert found is not None and found.losses == ("column s is MEDIUMTEXT instead of VARCHAR(20000): too long",)
 
 
+@pytest.mark.shows("ddl temporary tables", "spark.upstream-collation")
 @pytest.mark.parametrize("dialect", [MARIADB, Dialect(Flavour.TIDB)])
 def test_what_no_other_server_has_is_a_loss(dialect: Dialect) -> None:
     """A TiDB has it, but CREATE TABLES, and a CREATE whose text it has refused, are made of the infos."""
