@@ -20,6 +20,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.stream.resume import passed_over
+from pyspark_tidb_binlog.jobs.stream.targets import resume_state
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at, silent_among
 from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
@@ -29,7 +31,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making, not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, WantedTable, making, none_there, not_empty
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
@@ -314,7 +316,9 @@ class TargetCheck:
         found = stand.progress
         if not found.known:
             yield note(self._where, f"has no checkpoint of cluster {self._upstream.cluster_id}: the stream begins at initial-commit-ts")
-        elif not found.consistent and found.unfinished is None:
+        elif words := passed_over(resume_state(self._config), found.commit_ts):
+            yield note(self._where, words)
+        if found.known and not found.consistent and found.unfinished is None:
             what = f"the checkpoint at {found.commit_ts} has consistent = false and no records of this project: a real Drainer did not stop cleanly"
             yield note(
                 self._where,
@@ -397,7 +401,9 @@ class TargetCheck:
             if own := own_keys(table.info, at):
                 what = f"has the unique key {', '.join(key.name for key in own)} at the target, but not upstream: equal values in this key remove rows"
                 yield note(name, what, "drop the key at the target, unless its values are unique upstream, too")
-        if lacking:
+        if lacking and len(lacking) == len(wanted) and not stand.progress.known:
+            yield hinders(self._where, none_there(lacking), FILL_IT)
+        elif lacking:
             what = (
                 f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"
             )

@@ -47,13 +47,13 @@ from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
 from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
-from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, passed_over
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
-from pyspark_tidb_binlog.jobs.stream.targets import sink_of, words_for
+from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -68,6 +68,7 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Replication:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and finally a batch longer than ``GRACE_SECONDS``.
 
         ``bootstrap``: the tables to copy before the stream begins; ``upstream``: their source, None: ``[spark.upstream]``. ``say`` prints what a start
-        waits for.
+        waits for, and where the stream resumes if the settings name another position.
 
         Raises:
             PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
@@ -108,6 +109,7 @@ class Replication:
         require_session(spark)
         self._spark = spark
         self._bootstrap = bootstrap
+        self._say = say
         self._stop = stop or threading.Event()
         self._tls = TlsSettings.of(config.source.security)
         """TLS of all connections inside the cluster; None: no TLS."""
@@ -472,13 +474,7 @@ class Replication:
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
         """Where the stream begins, given the target's identity and its checkpoint row; raises an error if the operator must decide."""
         config = self._config
-        known = ResumeState(
-            words_for(config),
-            config.source.cluster_id,
-            config.checkpoint_dir,
-            config.delta_dir,
-            config.source.starting_commit_ts,
-        )
+        known = resume_state(config)
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
         loaded = self._loader.first_load(lambda: lease_of(self._sink), commit_ts, self._history_reaching)
         if commit_ts is not None:
@@ -490,6 +486,12 @@ class Replication:
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
+        if commit_ts is None:
+            history = self._feed.snapshot()
+            self._loader.require_tables(Selection.of(config.apply).live(history, history.version_at(starting)))
+        elif words := passed_over(known, commit_ts):
+            _log.warning("%s", words)
+            self._say(words)
         return starting
 
     def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:

@@ -148,6 +148,18 @@ def test_what_the_target_lacks(check: Checks, session: Session) -> None:
     assert (ignored.code, ignored.hindering) == (0, [])
 
 
+def test_an_empty_target(check: Checks, session: Session) -> None:
+    session.execute("DROP TABLE d.plain, d.t")
+    found = check()
+    line = found.line("the target has none of the upstream's 2 tables (d.t, d.plain)")
+    assert found.code == 1 and line in found.hindering and "--bootstrap-all" in line and "initial-commit-ts = 0" in line
+    ensure_tables(session, MARKS)
+    session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", ['{"consistent":true,"commitTS":30,"schema-version":3}'])
+    session.commit()
+    found = check(initial_commit_ts="0")
+    assert "resumes from the checkpoint of" in found.line("not from initial-commit-ts = 0") and found.line("the target lacks 2 tables")
+
+
 def test_columns_that_change_values(check: Checks, session: Session) -> None:
     session.execute("ALTER TABLE d.t MODIFY id FLOAT, MODIFY k CHAR(20)")
     found = check()
