@@ -85,6 +85,8 @@ class Facts:
 
     drainer: str | None = None
     """Why the Drainer does not answer; empty = it does."""
+    other: str | None = None
+    """Which other stream's Drainer answers at its address."""
     state: str | None = None
     """The Drainer's state."""
     copying: str = ""
@@ -267,6 +269,8 @@ ALARMS = (
           "start the Drainer; the last message of its log says why it ended", "runbook",
           Rule("last_over_time(binlog_drainer_spark_lag_seconds[1h]) unless binlog_drainer_spark_lag_seconds",
                "the Drainer does not answer; it was {{ $value | humanizeDuration }} behind")),
+    Alarm("drainer-other", Check.DRAINER, Severity.CRITICAL, lambda facts: facts.other,
+          "name the settings that this Drainer runs with (-config FILE); or, to run both, give each its own addr and node-id", "runbook"),
     Alarm("drainer-paused", Check.DRAINER, Severity.WARNING, _paused,
           f"{COMMAND} ctl resume-drainer, before the gc of the Pumps collects what is not read", "runbook",
           Rule('binlog_drainer_spark_state{state!="online"} == 1', "the Drainer is {{ $labels.state }}: it applies nothing")),

@@ -30,6 +30,8 @@ class NodeReport:
     """Why the Drainer does not answer; empty if it does."""
     registered: bool = True
     """Whether ``node`` comes from a registry; else it is only an address."""
+    is_other: bool = False
+    """Whether another stream's Drainer answers there."""
 
     @property
     def name(self) -> str:

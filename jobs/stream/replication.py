@@ -55,7 +55,7 @@ from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
-from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -486,13 +486,20 @@ class Replication:
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
-        if commit_ts is None:
-            history = self._feed.snapshot()
-            self._loader.require_tables(Selection.of(config.apply).live(history, history.version_at(starting)))
-        elif words := passed_over(known, commit_ts):
+        history = self._feed.snapshot()
+        if commit_ts is not None:
+            self._warn(passed_over(known, commit_ts))
+        elif words := self._loader.unfilled(Selection.of(config.apply).live(history, history.version_at(starting))):
+            if known.starting_commit_ts < 0:
+                # Before a checkpoint is recorded, which would count for the next start.
+                raise BootstrapRefused(words)
+            self._warn(words)
+        return starting
+
+    def _warn(self, words: str) -> None:
+        if words:
             _log.warning("%s", words)
             self._say(words)
-        return starting
 
     def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:
         """A DDL history that determines the schema at ``ts`` exactly; ``again``: an earlier start has begun there."""

@@ -171,15 +171,12 @@ class TableLoader:
         self._require_upstream(held())
         return self._at_newest(lambda ts: self._load_all(held(), ts, history_at(ts, False)))
 
-    def require_tables(self, live: Sequence[TableAt]) -> None:
-        """Check that a stream does not begin on a target that still has to be filled. ``live``: the replicated tables of its first moment.
-
-        Raises:
-            BootstrapRefused: the target has none of them.
-        """
+    def unfilled(self, live: Sequence[TableAt]) -> str:
+        """What is wrong with a target that a stream begins on, if it has no table; empty: it has one. ``live``: the replicated tables of that moment."""
         moved = [t for t in map(Selection.of(self._config.apply).routes.moved, live) if holds_rows(t)]
-        if self._is_server and moved and not self._asked(lambda session: read_tables(session, ((t.schema, t.name) for t in moved))):
-            raise BootstrapRefused(f"{none_there([f'{t.schema}.{t.name}' for t in moved])}: {FILL_IT}")
+        if not self._is_server or not moved or self._asked(lambda session: read_tables(session, ((t.schema, t.name) for t in moved))):
+            return ""
+        return f"{none_there([f'{t.schema}.{t.name}' for t in moved])}: {FILL_IT}"
 
     def _at_newest(self, load: Callable[[int], int]) -> int:
         """``load`` at a timestamp of now, and at others while DDLs are running."""

@@ -162,7 +162,9 @@ def test_filled_streamed_and_one_table_again(
             assert rows_of(mariadb, table) == wanted and len(wanted) > 1, table
         return began
 
-    with pytest.raises(BootstrapRefused, match=r"none of the upstream's 2 tables \(shop.item, shop.log\).*--bootstrap-all.*initial-commit-ts = 0"):
+    with pytest.raises(
+        BootstrapRefused, match=r"none of the upstream's 2 tables \(shop.item, shop.log\).*--bootstrap-all.*initial-commit-ts = 0"
+    ):
         Replication(spark, config).start()
     assert run_sql(mariadb, f"SELECT * FROM {MARKS}.checkpoint") == [], "another initial-commit-ts still counts"
     first = stream(BootstrapRequest(everything=True))

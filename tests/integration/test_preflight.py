@@ -324,6 +324,13 @@ def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
 def test_without_a_history(check: Checks) -> None:
     found = check(spark__tidb_status="no/such/file")
     assert found.code == 1 and "no/such/file" in found.hindering[0]
+    assert not any("GRANT" in line for line in found.lines), "without a history nobody knows the databases"
+
+
+def test_a_registry_that_is_none(check: Checks) -> None:
+    found = check(spark__pumps="http://127.0.0.1:1", spark__tidb_status="http://127.0.0.1:1")
+    assert [line.split(": ", 1)[0] for line in found.hindering] == ["hinders  Pumps", "hinders  DDL history"], found.lines
+    assert all(line.lower().count("check that it") + line.count("check that the") == 1 and ";" not in line for line in found.hindering)
 
 
 @pytest.mark.shows("drainer --check")
