@@ -8,18 +8,13 @@ history of their table it asks TiDB, once per version, for the table's present d
 has changed what these rows hold.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.schemas.backoff import Retries, steady
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
-
-_POLL = steady(0.1)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -57,10 +52,10 @@ def complete_history(
             feed.wait_for_job(job_id)
     ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for.versions
     if ahead:
-        _poll(feed, lambda h: h.newest_version >= max(ahead))
+        feed.poll(lambda h: h.newest_version >= max(ahead), feed.lag)
         waited_for.versions |= ahead
     unknown = [t for t in tables if t.table_id not in feed.snapshot().tracks]
-    if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown)):
+    if unknown and not feed.poll(lambda h: all(t.table_id in h.tracks for t in unknown), feed.lag):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
@@ -71,20 +66,3 @@ def complete_history(
     for table in tables:
         newest[table.table_id] = max(table.schema_version, newest.get(table.table_id, 0))
     feed.wait_for_unfinished(newest, waited_for.checked, keeps)
-
-
-def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool]) -> bool:
-    """Refresh until ``enough`` holds; False when it does not after ``feed.lag`` seconds in which the status port answers."""
-    unanswered, answered = Retries(_POLL, feed.timeout), Retries(_POLL, feed.lag, sleep=feed.pause)
-    while True:
-        try:
-            if enough(feed.refresh()):
-                return True
-            if feed.is_recorded or answered.over:
-                return False
-        except HistoryUnavailable as error:
-            if feed.is_recorded or unanswered.over:
-                raise
-            _log.warning("waiting for the DDL history: %s", error)
-            answered.restart()
-        answered.pause()
