@@ -2,7 +2,7 @@
 
 Promises: an operation is retried until at least ``retries`` retries were made AND ``seconds`` have passed, with pauses that double from 50
 ms to 5 s (``BACKOFF``). The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
-wrong password, unknown database) are never retried.
+wrong password, unknown database, refused certificate) are never retried.
 """
 
 import re

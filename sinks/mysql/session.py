@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, NEVER, ROUNDS_TIMES, for_a
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
@@ -614,7 +614,7 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
         return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR, where=where)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
-    kind = RetryableApplyError if passing(errno, str(words)) else ApplyError
+    kind = RetryableApplyError if passing(errno, str(words)) and not is_refused(str(words)) else ApplyError
     hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if _timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
 
