@@ -277,7 +277,7 @@ ALARMS = (
     Alarm("unrecorded", Check.DRAINER, Severity.WARNING, lambda facts: facts.unrecorded,
           "mend spark.delta-dir: the stream goes on meanwhile, and retries", "errors/machine"),
     Alarm("waiting", Check.LAG, Severity.CRITICAL, _waiting,
-          "start that service or make it reachable: the stream then goes on by itself", "runbook"),
+          "start that service, make it reachable or end the session that is named: the stream then goes on by itself", "runbook"),
     Alarm("lag", Check.LAG, Severity.WARNING, _lag,
           "mend what holds it back; if nothing does, give the stream more, or wait until the backlog is applied", "scaling",
           Rule(f"binlog_drainer_spark_lag_seconds > {LAG_SECONDS:g}", "the target is {{ $value | humanizeDuration }} behind")),

@@ -446,7 +446,7 @@ class MySQLSink(Sink):
             self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
             return apply_ddl(
-                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, pause=self._retry_policy.pause
+                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, policy=self._retry_policy
             )
 
         schema = Routes.of(self._settings).database(schema_of(step, history))

@@ -159,4 +159,14 @@ FEW = RetryPolicy()
 
 def what_is_wrong(error: RetryableApplyError) -> str:
     """``error`` for the progress line."""
-    return f"target {error.where}: {passing(error.errno, error.words or str(error)) or f'error {error.errno}'}"
+    said = (
+        "no answer within syncer.to.read-timeout"
+        if timed_out(error.errno, error.words)
+        else passing(error.errno, error.words or str(error))
+    )
+    return f"target {error.where}: {said or f'error {error.errno}'}"
+
+
+def timed_out(errno: int, words: str) -> bool:
+    """Whether the server did not answer within the read timeout, according to the driver's message."""
+    return errno == CR.CR_SERVER_LOST and "timed out" in words
