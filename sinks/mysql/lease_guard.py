@@ -40,6 +40,8 @@ _OLDEST = (
     "JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.id NOT IN (%s, CONNECTION_ID()) ORDER BY x.trx_started LIMIT 1"
 )
 """The session that a metadata lock is waited for: who has read a table in a transaction keeps DDLs from it. Exactly, only ``performance_schema`` knows."""
+METADATA_LOCK = "metadata lock"
+"""What a DDL waits for while a transaction has read its table: a word of the server's."""
 _MOMENT = 0.2
 _CLOSE_SECONDS = 3.0
 
@@ -55,7 +57,7 @@ def alone(session: Target, name: str, policy: RetryPolicy = FEW) -> Iterator[Non
     while not _got(session, name, _SLICE):
         since = since or time.time()
         policy.pause(0.0)
-        words = f"the lock {name} on the target: {_holder(session, name)}"
+        words = f"the lock {name} on the target: {doing_of(session, name)}"
         _log.warning("waiting for %s", words)
         policy.tell(TransientError(words, since))
     if since:
@@ -69,22 +71,22 @@ def alone(session: Target, name: str, policy: RetryPolicy = FEW) -> Iterator[Non
             _log.debug("the connection is lost, which released the lock")
 
 
-def _holder(session: Target, name: str) -> str:
+def doing_of(session: Target, name: str) -> str:
     """What the connection that holds the lock ``name`` does, as far as the server says it to the account; who keeps it from a metadata lock."""
     try:
         sql = "SELECT id, COALESCE(state, '') FROM information_schema.processlist WHERE id = IS_USED_LOCK(%s)"
         found = session.query(sql, [name])
         if not found:
-            return "another connection holds it, and may still be executing a DDL"
+            return "another connection holds it, and may still execute a DDL"
         holder, state = int(found[0][0]), as_text(found[0][1])
-        words = f"connection {holder} there still executes a DDL ({state or 'no state'})"
-        if "metadata lock" not in state:
+        words = f"connection {holder} there executes a DDL ({state or 'no state'})"
+        if METADATA_LOCK not in state:
             return words
         oldest = session.query(_OLDEST, [holder])
     except RetryableApplyError:
         raise
     except ApplyError as error:
-        return f"another connection holds it, and may still be executing a DDL (the server does not say more: {error.words})"
+        return f"another connection holds it, and may still execute a DDL (the server does not say more: {error.words})"
     if not oldest:
         return f"{words}. No transaction is open, so a session may have LOCK TABLES: end it"
     thread, user, host, started = oldest[0]

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, mysql_sink, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
@@ -331,32 +332,33 @@ def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Ca
     assert not thread.is_alive()
 
 
-def test_who_keeps_a_ddl_from_a_metadata_lock_is_named(mariadb: PrivateMariaDB, session: Session) -> None:
-    """The client of the DDL is gone, as after a read timeout; the server goes on with it."""
-    session.execute("CREATE TABLE leased.t (id INT PRIMARY KEY) ENGINE = InnoDB")
-    name = lease.lock_name(DDL, SCHEMA, 1)
+def test_who_keeps_a_ddl_from_a_metadata_lock_is_named(mariadb: PrivateMariaDB, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's open transaction has read the table, for longer than a statement may take: the server goes on with the DDL of the lost connection."""
+    monkeypatch.setattr(mysql_sink, "_LOOK_SECONDS", 0.2)
+    sink = MySQLSink(DrainerConfig(target=dataclasses.replace(mariadb.target(), read_timeout=1.0), apply=CONFIG), 1)
     told: list[str] = []
-    to = mariadb.target(), ApplyConfig()
-    with connect(*to) as reader, connect(*to) as gone, connect(*to) as later:
-        gone.query("SELECT GET_LOCK(%s, 0)", [name])
+
+    def person() -> None:
+        for wanted in ("Waiting for table metadata lock", "no answer within syncer.to.read-timeout", "Waiting for table metadata lock"):
+            eventually(lambda wanted=wanted: wanted in str(sink.waiting_for), what=wanted, pause=0.01)
+            told.append(str(sink.waiting_for))
+        reader.commit()
+
+    with contextlib.closing(sink), connect(mariadb.target(), ApplyConfig()) as reader:
+        sink.open(lambda target, commit_ts: 1, lambda: HISTORY)
+        *before, truncate = steps()
+        for step in before:
+            sink.apply_ddl(step, HISTORY, {})
         reader.begin()
-        reader.query("SELECT * FROM leased.t")
+        assert reader.query("SELECT * FROM leased.t") == []
         ((blocking,),) = reader.query("SELECT CONNECTION_ID()")
-
-        def tell(error: TransientError | None) -> None:
-            told.append(str(error))
-            if f"session {blocking}" in told[-1]:
-                reader.commit()
-
-        altering = beside(lambda: (gone.execute("ALTER TABLE leased.t ADD COLUMN v INT"), gone.query("SELECT RELEASE_LOCK(%s)", [name])))
-        with alone(later, name, RetryPolicy(tell=tell)):
-            altering.join(30)
-            assert later.query("SELECT v FROM leased.t") == [], "one ALTER, which ended"
-        user = mariadb.target().user
-    assert re.search(
-        rf"a DDL \(Waiting for table metadata lock\)\. .* session {blocking} \({user}@.*\) since 20.* UTC.*KILL {blocking}", told[0]
-    )
-    assert told[-1] == "None"
+        with ThreadPoolExecutor(1) as pool:
+            ends = pool.submit(person)
+            sink.apply_ddl(truncate, HISTORY, {})
+            ends.result()
+        assert sink.waiting_for is None
+    words = rf"executes a DDL \(Waiting for table metadata lock\)\. .* session {blocking} \(.*@.*\) since 20.* UTC.*KILL {blocking}"
+    assert re.search(words, told[0]) and re.search(words, told[-1]), told
 
 
 def test_a_process_stopped_between_its_look_and_its_ddl(
