@@ -68,7 +68,6 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
-from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
 
@@ -486,10 +485,9 @@ class Replication:
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
-        history = self._feed.snapshot()
         if commit_ts is not None:
             self._warn(passed_over(known, commit_ts))
-        elif words := self._loader.unfilled(Selection.of(config.apply).live(history, history.version_at(starting))):
+        elif words := self._loader.unfilled(starting, self._feed.snapshot):
             if known.starting_commit_ts < 0:
                 # Before a checkpoint is recorded, which would count for the next start.
                 raise BootstrapRefused(words)

@@ -171,12 +171,16 @@ class TableLoader:
         self._require_upstream(held())
         return self._at_newest(lambda ts: self._load_all(held(), ts, history_at(ts, False)))
 
-    def unfilled(self, live: Sequence[TableAt]) -> str:
-        """What is wrong with a target that a stream begins on, if it has no table; empty: it has one. ``live``: the replicated tables of that moment."""
-        moved = [t for t in map(Selection.of(self._config.apply).routes.moved, live) if holds_rows(t)]
-        if not self._is_server or not moved or self._asked(lambda session: read_tables(session, ((t.schema, t.name) for t in moved))):
+    def unfilled(self, begin_ts: int, history: Callable[[], SchemaHistory]) -> str:
+        """What is wrong with a target that a stream begins on at ``begin_ts`` and that has no table of that moment; empty: it has one, or needs none."""
+        if not self._is_server:
             return ""
-        return f"{none_there([f'{t.schema}.{t.name}' for t in moved])}: {FILL_IT}"
+        known, selection = history(), Selection.of(self._config.apply)
+        tables = [t for t in map(selection.routes.moved, selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
+        names = [(t.schema, t.name) for t in tables]
+        if not names or self._asked(lambda session: read_tables(session, names)):
+            return ""
+        return f"{none_there([f'{schema}.{name}' for schema, name in names])}: {FILL_IT}"
 
     def _at_newest(self, load: Callable[[int], int]) -> int:
         """``load`` at a timestamp of now, and at others while DDLs are running."""
