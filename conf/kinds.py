@@ -41,8 +41,10 @@ def words_for(kind: object) -> str:
 
 
 def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
-    """The error for a key that is no setting, with the nearest setting."""
-    near = " or ".join(repr(name) for name in nearest(path, known))
+    """The error for a key that is no setting, with the nearest setting or table of settings."""
+    names = tuple(known)
+    tables = {name.rpartition(".")[0] for name in names if "." in name}
+    near = " or ".join(repr(name) for name in nearest(path, (*names, *sorted(tables))))
     return ValueError(f"{origin}: unknown setting {path!r}" + (f"; did you mean {near}?" if near else ""))
 
 

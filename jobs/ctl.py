@@ -23,7 +23,9 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM
@@ -96,7 +98,7 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
     "-time-zone": {"default": "", "metavar": "ZONE", "help": "also write the time in this zone, as a comment"},
     "-tables": {"default": "", "metavar": "DB.TABLE,...", "help": "tables of a lake, by their names upstream; DB.* is a whole database"},
     "-addr": {"default": "", "metavar": "HOST:PORT", "help": "the address of the Drainer, in place of the registered one"},
-    "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings"},
+    "-config": {"type": Path, "metavar": "FILE", "help": "the Drainer's settings: they name its registry, TLS and node-id, too"},
     "-limit": {"type": int, "default": 20, "metavar": "N", "help": "how many findings (default: 20)"},
     "-apply": {"help": "execute the statements and end the stream for good, instead of printing only"},
     "-json": {"help": "one JSON object per Drainer"},
@@ -112,12 +114,34 @@ _FLAGS: Mapping[str, Mapping[str, Any]] = {
 def main(argv: Sequence[str]) -> int:
     """Run one command."""
     if argv and argv[0] in COMMANDS:
-        return COMMANDS[argv[0]].run(_options_of(argv[0]).parsed(argv[1:]))
-    given = _options().parsed(argv)
-    name = given.command or given.cmd or "pumps"
+        name, given = argv[0], _options_of(argv[0]).parsed(argv[1:])
+    else:
+        given = _options().parsed(argv)
+        name = given.command or given.cmd or "pumps"
     if name not in COMMANDS:
         raise no_command(name, COMMANDS, f"{PROGRAM} ctl")
+    if COMMANDS[name].asks:
+        _fill_from_settings(given)
     return COMMANDS[name].run(given)
+
+
+def _fill_from_settings(given: argparse.Namespace) -> None:
+    """Take from the settings of ``-config`` what the command line does not say: the registry, TLS, the Drainer's name; its address where nobody registers it."""
+    given.drainer, given.addr = "", getattr(given, "addr", "")
+    if not given.config:
+        return
+    config = _settings(given)
+    source, given.drainer = config.source, config.apply.drainer
+    for name in ("ssl_ca", "ssl_cert", "ssl_key"):
+        setattr(given, name, getattr(given, name) or getattr(source.security, name))
+    if given.registry or given.pd_urls != _PD:
+        return
+    if source.pumps.startswith(PD_SCHEME):
+        given.pd_urls = source.pumps.removeprefix(PD_SCHEME)
+    elif names_registry(source):
+        given.registry = source.pumps
+    else:
+        given.addr = given.addr or config.advertise_addr or config.addr
 
 
 def _options_of(name: str) -> JobParser:
@@ -126,6 +150,7 @@ def _options_of(name: str) -> JobParser:
     options = parser(f"ctl {name}", f"{command.what[0].upper()}{command.what[1:]}.")
     _add_flags(options, command.flags)
     if command.asks:
+        _add_flags(options, ("-config",))
         _add_cluster(options)
     return options
 
@@ -174,9 +199,14 @@ def _registry(given: argparse.Namespace) -> Iterator[Registry]:
             ) from error
 
 
+def _name(given: argparse.Namespace, kind: str) -> str:
+    """The node that is named; empty: none."""
+    return str(given.node_id or (given.drainer if kind == DRAINERS else ""))
+
+
 def _node(registry: Registry, kind: str, node_id: str) -> NodeStatus:
     if not node_id:
-        raise ConfigError("name the node: -node-id ID")
+        raise ConfigError("name the node: -node-id ID" + (", or -config FILE, the Drainer's settings" if kind == DRAINERS else ""))
     known = {node.node_id: node for node in registry.listing(kind).nodes}
     if node_id not in known:
         raise ConfigError(f"{registry.url} has no {_KINDS[kind]} {node_id!r}; it has {', '.join(sorted(known)) or 'none'}")
@@ -212,9 +242,9 @@ def _update(kind: str) -> Run:
         if given.state not in list(NodeState):
             raise ConfigError(f"state {given.state!r} is illegal: it is one of {', '.join(NodeState)} (-state)")
         with _registry(given) as registry:
-            before = _node(registry, kind, given.node_id)
+            before = _node(registry, kind, _name(given, kind))
             registry.put_status(kind, replace(before, state=NodeState(given.state)))
-        print(f"{_KINDS[kind]} {given.node_id} is registered as {given.state}; a node that runs registers its own state again")
+        print(f"{_KINDS[kind]} {before.node_id} is registered as {given.state}; a node that runs registers its own state again")
         if kind == PUMPS and given.state == NodeState.OFFLINE and before.state is not NodeState.OFFLINE:
             print(_SET_OFFLINE.format(before.node_id, before.state.value), file=sys.stderr)
         return 0
@@ -224,8 +254,11 @@ def _update(kind: str) -> Run:
 
 def _apply(kind: str, action: str) -> Run:
     def run(given: argparse.Namespace) -> int:
-        with _registry(given) as registry:
-            node = _node(registry, kind, given.node_id)
+        if kind == DRAINERS and given.addr:
+            node = NodeStatus(_name(given, kind), given.addr)
+        else:
+            with _registry(given) as registry:
+                node = _node(registry, kind, _name(given, kind))
         try:
             _changed(given, node, kind, f"/state/{quote(node.node_id, safe=':')}/{action}")
         except PumpUnavailable as error:
@@ -321,11 +354,12 @@ def _status(given: argparse.Namespace) -> int:
 
 def _drainers(given: argparse.Namespace) -> list[NodeStatus]:
     """The Drainers to report."""
+    name = _name(given, DRAINERS)
     if given.addr:
-        return [NodeStatus(given.node_id or given.addr, given.addr)]
+        return [NodeStatus(name or given.addr, given.addr)]
     with _registry(given) as registry:
-        wanted = [_node(registry, DRAINERS, given.node_id)] if given.node_id else registry.listing(DRAINERS).nodes
-    return [node for node in wanted if given.node_id or node.state is not NodeState.OFFLINE]
+        wanted = [_node(registry, DRAINERS, name)] if name else registry.listing(DRAINERS).nodes
+    return [node for node in wanted if name or node.state is not NodeState.OFFLINE]
 
 
 def _watch(given: argparse.Namespace) -> int:

@@ -85,6 +85,8 @@ class Facts:
 
     drainer: str | None = None
     """Why the Drainer does not answer; empty = it does."""
+    other: str | None = None
+    """Which other stream's Drainer answers at its address."""
     state: str | None = None
     """The Drainer's state."""
     copying: str = ""
@@ -267,13 +269,15 @@ ALARMS = (
           "start the Drainer; the last message of its log says why it ended", "runbook",
           Rule("last_over_time(binlog_drainer_spark_lag_seconds[1h]) unless binlog_drainer_spark_lag_seconds",
                "the Drainer does not answer; it was {{ $value | humanizeDuration }} behind")),
+    Alarm("drainer-other", Check.DRAINER, Severity.CRITICAL, lambda facts: facts.other,
+          "name the settings that this Drainer runs with (-config FILE); or, to run both, give each its own addr and node-id", "runbook"),
     Alarm("drainer-paused", Check.DRAINER, Severity.WARNING, _paused,
           f"{COMMAND} ctl resume-drainer, before the gc of the Pumps collects what is not read", "runbook",
           Rule('binlog_drainer_spark_state{state!="online"} == 1', "the Drainer is {{ $labels.state }}: it applies nothing")),
     Alarm("unrecorded", Check.DRAINER, Severity.WARNING, lambda facts: facts.unrecorded,
           "mend spark.delta-dir: the stream goes on meanwhile, and retries", "errors/machine"),
     Alarm("waiting", Check.LAG, Severity.CRITICAL, _waiting,
-          "start that service or make it reachable: the stream then goes on by itself", "runbook"),
+          "start that service, make it reachable or end the session that is named: the stream then goes on by itself", "runbook"),
     Alarm("lag", Check.LAG, Severity.WARNING, _lag,
           "mend what holds it back; if nothing does, give the stream more, or wait until the backlog is applied", "scaling",
           Rule(f"binlog_drainer_spark_lag_seconds > {LAG_SECONDS:g}", "the target is {{ $value | humanizeDuration }} behind")),

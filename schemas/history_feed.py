@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
+from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
 from pyspark_tidb_binlog.schemas.errors import Corruption, HistoryUnavailable, PumpUnavailable
 from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
@@ -37,7 +37,7 @@ _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
 """Job ids that each refresh reads again: a job with a lower id may finish after one with a higher id."""
 _REQUEST_TIMEOUT = 10.0
-_BACKOFF = Backoff(0.02, 0.5)
+_BACKOFF, _POLL = Backoff(0.02, 0.5), steady(0.1)
 _SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
 """After how long a wait is shown, and how often it is logged."""
 _NO_SUCH_TABLE = b"1146"
@@ -103,6 +103,31 @@ class HistoryFeed:
             self._history = self._read_all()
             return self._history
         return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
+
+    def poll(self, enough: Callable[[SchemaHistory], bool], lag: float) -> bool:
+        """Refresh until ``enough`` holds; False when it does not after ``lag`` seconds in which a status port answers.
+
+        Raises:
+            HistoryUnavailable: the history could not be read for ``timeout`` seconds; a recorded one, at once.
+        """
+        unanswered, answered, tell = Retries(_POLL, self.timeout), Retries(_POLL, lag, sleep=self.pause), _Telling()
+        try:
+            while True:
+                try:
+                    if enough(self.refresh()):
+                        return True
+                    if self.is_recorded or answered.over:
+                        return False
+                    unanswered.restart()
+                except HistoryUnavailable as error:
+                    if self.is_recorded or unanswered.over:
+                        raise
+                    self.waiting_for = f"the DDL history, for up to {self.timeout:g} s: {error}"
+                    tell(self.waiting_for)
+                    answered.restart()
+                answered.pause()
+        finally:
+            self.waiting_for = ""
 
     def begin_with(self, snapshot: SnapshotJobs) -> None:
         """From now on the history is ``snapshot`` and the jobs after it."""
@@ -194,7 +219,7 @@ class HistoryFeed:
 
     def _wait_for_unfinished(self, table_id: int, version: int, checked: dict[int, int]) -> None:
         unanswered, untold = Retries(_BACKOFF, self.timeout), Retries(_BACKOFF, min(self.timeout, _UNTOLD_SECONDS))
-        known = self._known(table_id)
+        known, tell = self._known(table_id), _Telling()
         name = f"{known.schema}.{known.name}" if known is not None else f"table id {table_id}"
         with self.waits(
             f"a DDL of {name} that the next rows need: the DDL history at {self._where} does not show the DDL yet. The DDL may wait for an open transaction "
@@ -231,7 +256,7 @@ class HistoryFeed:
                         return self._go_on_untold(name, version, str(error))
                     if unanswered.over:
                         raise
-                    _log.warning("waiting for TiDB's status port: %s", error)
+                    tell(f"TiDB's status port: {error}")
                 pause()
 
     def _known(self, table_id: int) -> TableAt | None:
@@ -385,6 +410,18 @@ class HistoryFeed:
         except (OSError, EOFError, zlib.error, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise HistoryUnavailable(f"cannot read the recorded DDL history {self._path}: {error}. Check spark.tidb-status.") from error
         return self._history
+
+
+class _Telling:
+    """Logs what is waited for: at once, then every ``_TELL_SECONDS``."""
+
+    def __init__(self) -> None:
+        self._told: Retries | None = None
+
+    def __call__(self, what: str) -> None:
+        if self._told is None or self._told.over:
+            self._told = Retries(_POLL, _TELL_SECONDS)
+            _log.warning("waiting for %s", what)
 
 
 def names_file(where: str) -> bool:

@@ -104,7 +104,7 @@ class _VerifiedConnection(http.client.HTTPSConnection):
         try:
             self._context = self._tls.client(HTTP1)
         except ConfigError as error:
-            raise ssl.SSLError(str(error)) from error
+            raise ssl.SSLError(1, str(error)) from error
         super().connect()
 
 

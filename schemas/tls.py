@@ -17,6 +17,7 @@ Promises:
 import functools
 import logging
 import os
+import re
 import ssl
 import threading
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,8 @@ H2, HTTP1 = "h2", "http/1.1"
 """Names of protocols in ALPN."""
 _UNFIT = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
 """OpenSSL's words for a key that is not the certificate's."""
+_REFUSED = re.compile(r"certificate is refused|CERTIFICATE_VERIFY_FAILED|ALERT_\w*CERTIFICATE|ALERT_UNKNOWN_CA|cert-allowed-cn allows none")
+"""Words of our client, of Python and of a peer's alert."""
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +79,11 @@ class TlsSettings:
         if not self.cert:
             raise ConfigError("security: a server with ssl-ca also needs ssl-cert and ssl-key: set both")
         return _known.context(self, True, protocols)
+
+
+def is_refused(text: str) -> bool:
+    """Whether the text of an error says that one side has refused the other's certificate: no retry changes that. Pure."""
+    return _REFUSED.search(text) is not None
 
 
 class _Contexts:
@@ -185,7 +193,8 @@ def _require_name(peer: Any, allowed: frozenset[str]) -> None:
     names = _common_names(peer)
     if allowed.isdisjoint(names):
         shown = ", ".join(map(repr, names)) or "none"
-        raise ssl.SSLError(f"the certificate's Common Names are {shown}, and cert-allowed-cn allows none of them")
+        # with a number: of one argument alone, SSLError shows the tuple
+        raise ssl.SSLError(1, f"the certificate's Common Names are {shown}, and cert-allowed-cn allows none of them")
 
 
 def _common_names(peer: Any) -> list[str]:

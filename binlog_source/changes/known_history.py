@@ -14,21 +14,19 @@ of its rows is in the history, and each name asked for belongs to another table.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.source.mid_history import SYNC_SECONDS, committed_before
 from pyspark_tidb_binlog.conf.model import SourceConfig
-from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
-from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
+from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
-_POLL = steady(0.1)
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +49,7 @@ class KnownHistory:
             HistoryUnavailable: it could not be read for ``historyTimeout`` seconds.
         """
         with self._lock:
-            found = self._poll(lambda history: True, 0.0)
+            found = self._feed.poll(lambda history: True, 0.0)
             assert found
             return self._feed.snapshot()
 
@@ -86,11 +84,11 @@ class KnownHistory:
             versions = set(versions)
             ahead = {v for v in versions if v > self._feed.snapshot().newest_version} - self._waited_for
             if ahead:
-                self._poll(lambda history: history.newest_version >= max(ahead), self._feed.lag)
+                self._feed.poll(lambda history: history.newest_version >= max(ahead), self._feed.lag)
                 self._waited_for |= ahead
             wanted = {table_id: version for table_id, version in tables.items() if version > self._strangers.get(table_id, -1)}
             unknown = set(wanted) - set(self._feed.snapshot().tracks)
-            if unknown and not self._poll(lambda h: set(wanted) <= set(h.tracks), self._feed.lag):
+            if unknown and not self._feed.poll(lambda h: set(wanted) <= set(h.tracks), self._feed.lag):
                 self._leave_out(wanted, options)
             known = {table_id: version for table_id, version in wanted.items() if table_id not in self._strangers}
             self._feed.wait_for_unfinished(known, self._checked)
@@ -101,7 +99,7 @@ class KnownHistory:
         names, newest = options.names(), max(tables.values())
         if names and not self._feed.is_recorded and settled_version(self._feed.snapshot()) < newest:
             _log.warning("waiting for up to %g s: the DDL history lacks a table that the query may ask for", SYNC_SECONDS)
-            self._poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, SYNC_SECONDS)
+            self._feed.poll(lambda h: set(tables) <= set(h.tracks) or settled_version(h) >= newest, SYNC_SECONDS)
         history = self._feed.snapshot()
         complete = settled_version(history) if self._feed.is_recorded else int(history.newest_version)
         for table_id in sorted(set(tables) - set(history.tracks)):
@@ -117,22 +115,6 @@ class KnownHistory:
                 table_id,
             )
             self._strangers[table_id] = version
-
-    def _poll(self, enough: Callable[[SchemaHistory], bool], lag: float) -> bool:
-        """Refresh until ``enough`` holds; False when it does not after ``lag`` seconds in which the status port answers."""
-        unanswered, answered = Retries(_POLL, self._feed.timeout), Retries(_POLL, lag)
-        while True:
-            try:
-                if enough(self._feed.refresh()):
-                    return True
-                if self._feed.is_recorded or answered.over:
-                    return False
-            except HistoryUnavailable as error:
-                if self._feed.is_recorded or unanswered.over:
-                    raise
-                _log.warning("waiting for the DDL history: %s", error)
-                answered.restart()
-            answered.pause()
 
 
 def settled_version(history: SchemaHistory) -> int:

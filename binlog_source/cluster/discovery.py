@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
@@ -52,14 +52,14 @@ def patiently(ask: Callable[[], A], patience: float, waiting: Waiting = log_wait
     """The result of ``ask``, repeated for ``patience`` seconds while the registry does not answer.
 
     Raises:
-        PumpUnavailable: it did not answer within that time.
+        PumpUnavailable: it did not answer within that time, or a certificate is refused.
     """
     retries = Retries(_BACKOFF, patience)
     while True:
         try:
             return ask()
         except PumpUnavailable as error:
-            if retries.over:
+            if retries.over or is_refused(str(error)):
                 raise
             waiting(str(error))
         retries.pause()

@@ -106,7 +106,7 @@ class RegistryClient:
                 raise self._silent(error) from error
 
     def _silent(self, error: Exception) -> PumpUnavailable:
-        return PumpUnavailable(f"registry {self._url} does not answer ({error}): check that the registry runs")
+        return PumpUnavailable(f"registry {self._url} does not answer ({error}): check that the registry runs, and at this address")
 
     def _checked(self, path: str, answer: HttpAnswer) -> bytes:
         if not answer.ok:

@@ -11,10 +11,12 @@ from pyspark_tidb_binlog.binlog_source.source.span_read import refusal
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 _REFUSES_SECONDS = 1.0
 """A real Pump that takes a pull is silent; one that refuses it says so at once."""
+_RECENT_SECONDS = 60.0
+"""A real Pump writes a fake binlog every 3 s, so it has something newer than this."""
 _ASKED_AGAIN = 0.2
 _UNFIT_SECONDS = 3.0
 """A Pump that is far or busy needs several attempts to connect: gRPC gives up the first one after 0.1 s."""
@@ -82,7 +84,7 @@ def _unfit_now(endpoint: Endpoint) -> str:
     try:
         if offers_raw(endpoint, 0, lambda why: None):
             return ""
-        if refused := refusal(endpoint, _REFUSES_SECONDS):
+        if refused := refusal(endpoint, _REFUSES_SECONDS, tso(int((time.time() - _RECENT_SECONDS) * 1000))):
             return f"Pump {endpoint.pump} at {endpoint.address} refuses the stream's call: {refused}"
         require_itself(endpoint, _UNFIT_SECONDS)
     except ReplicationError as error:

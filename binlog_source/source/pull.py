@@ -41,7 +41,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, PumpUnav
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
 from pyspark_tidb_binlog.schemas.pieces import PIECE_BYTES
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000),
@@ -247,7 +247,7 @@ def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiti
     The question is a batch without binlogs, which a Pump answers at once. A real Pump answers a pull only when it has a message.
 
     Raises:
-        PumpUnavailable: the Pump cannot be reached within ``patience`` seconds.
+        PumpUnavailable: the Pump cannot be reached within ``patience`` seconds, or a certificate is refused.
     """
     retries = Retries(_POLL, patience)
     while True:
@@ -267,7 +267,7 @@ def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiti
         if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
             return False
         text = f"Pump {endpoint.pump} at {endpoint.address} did not say which delivery it offers: {reason(failure)}"
-        if retries.over:
+        if retries.over or is_refused(text):
             raise PumpUnavailable(text)
         waiting(text)
         retries.pause()

@@ -22,7 +22,6 @@ import numpy as np
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
-    FAR_FUTURE,
     Endpoint,
     OnDamage,
     Pull,
@@ -149,10 +148,13 @@ def read_recorded(endpoint: Endpoint, after_ts: int, upto_ts: int) -> Iterator[R
             yield records.cut(begin, end)
 
 
-def refusal(endpoint: Endpoint, seconds: float) -> str:
-    """Why a real Pump refuses a pull, for example as of another cluster. Empty: it takes the pull, and sends something or nothing for ``seconds``."""
+def refusal(endpoint: Endpoint, seconds: float, after_ts: int) -> str:
+    """Why a real Pump refuses a pull, for example as of another cluster. Empty: it takes the pull, and sends something or nothing for ``seconds``.
+
+    ``after_ts``: where the pull begins. If the Pump has nothing above it yet, it logs a WARN every second.
+    """
     try:
-        with _opened(endpoint, Delivery.SORTED, Position(0, FAR_FUTURE), seconds, (), None) as pull:
+        with _opened(endpoint, Delivery.SORTED, Position(0, after_ts), seconds, (), None) as pull:
             next(iter(pull), None)
     except _Silent:
         return ""

@@ -125,6 +125,8 @@ class _Pumps:
     cluster_id: int
     pumps: tuple[PumpFacts, ...]
     gc_ts: Mapping[str, int]
+    unread: Callable[[int], Mapping[str, str]]
+    """``UpstreamCheck.unread``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +198,8 @@ def _of_this_stream(report: NodeReport, config: DrainerConfig, tls: TlsSettings 
     # An address by hand may be given with settings without a name. Other kinds of targets have names that the cluster's id is part of.
     if (whose == name or not report.registered) and (target == into or config.apply.db_type not in ("mysql", "tidb")):
         return report
-    trouble = f"at {report.node.host} answers Drainer {whose!r} into {target}, not {name!r} into {into}"
-    return NodeReport(report.node, {}, {}, trouble, report.registered)
+    trouble = f"at {report.node.host} answers Drainer {whose!r} into {target}, but the settings are of {name!r} into {into}"
+    return NodeReport(report.node, {}, {}, trouble, report.registered, is_other=True)
 
 
 def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
@@ -211,7 +213,9 @@ def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
         PumpFacts(name, upstream.states.get(name, ""), upstream.unfit.get(name, ""), disk=_disk_in(name, texts.get(name, "")))
         for name in sorted({*upstream.pumps, *upstream.states})
     )
-    return _Pumps(upstream.sight.cluster_id, found, {pump: ts for pump, text in texts.items() if (ts := gc_ts_in(text)) is not None})
+    return _Pumps(
+        upstream.sight.cluster_id, found, {pump: ts for pump, text in texts.items() if (ts := gc_ts_in(text)) is not None}, upstream.unread
+    )
 
 
 def _page(address: str, tls: TlsSettings | None) -> str:
@@ -316,18 +320,29 @@ class _Answers:
             return replace(facts_of(progress), findings=None if self._is_real else progress.findings), progress.resolved_ts
         at = self._seen.commit_ts if self._seen is not None else 0
         number, newest = (None, "") if isinstance(self.findings, str) else self.findings
-        return Facts(drainer=trouble, lag_seconds=age_of(at, now) if at else None, findings=number, newest_finding=newest), at
+        other = trouble if isinstance(self.drainer, NodeReport) and self.drainer.is_other else None
+        return Facts(
+            drainer=None if other else trouble,
+            other=other,
+            lag_seconds=age_of(at, now) if at else None,
+            findings=number,
+            newest_finding=newest,
+        ), at
 
     def _all_pumps(self, of_stream: Sequence[PumpFacts], at: int) -> tuple[PumpFacts, ...]:
         """The Pumps as they answer here, and as the stream sees them. ``at``: the stream's position."""
         if isinstance(self.pumps, str):
             return tuple(of_stream)
         others = {pump.name: pump for pump in of_stream}
-        joined = []
+        joined, unread = [], self.pumps.unread(at) if at else {}
         for pump in self.pumps.pumps:
             other = others.pop(pump.name, PumpFacts(pump.name))
             ahead = _ahead(at, self.pumps.gc_ts.get(pump.name))
-            joined.append(replace(pump, trouble=pump.trouble or other.trouble, lag_seconds=other.lag_seconds, gc_seconds=ahead))
+            joined.append(
+                replace(
+                    pump, trouble=pump.trouble or unread.get(pump.name) or other.trouble, lag_seconds=other.lag_seconds, gc_seconds=ahead
+                )
+            )
         return (*joined, *others.values())
 
     @property

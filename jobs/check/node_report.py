@@ -30,6 +30,8 @@ class NodeReport:
     """Why the Drainer does not answer; empty if it does."""
     registered: bool = True
     """Whether ``node`` comes from a registry; else it is only an address."""
+    is_other: bool = False
+    """Whether another stream's Drainer answers there."""
 
     @property
     def name(self) -> str:
@@ -60,7 +62,9 @@ class NodeReport:
         lines = [f"{name}: {progress.get('state') or self.node.state}"]
         if progress.get("bootstrap"):
             return "\n".join([*lines, f"  the stream has not begun: {progress['bootstrap']}"])
-        lines.append(f"  everything up to {self._at(int(self.status.get('LastTS') or 0))} is in the target")
+        # Until a Pump has answered, the page of the real programs has no position.
+        at = int(self.status.get("LastTS") or progress.get("resolved_ts") or 0)
+        lines.append(f"  everything up to {self._at(at)} is in the target" if at else "  nothing is in the target yet")
         if progress:
             lines.append(
                 f"  lag {progress['lag_seconds']:.1f} s, {progress['rows_per_second']:,.0f} rows/s; since its start {progress['transactions']:,} "

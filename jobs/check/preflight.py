@@ -9,27 +9,32 @@ session is in a READ ONLY transaction otherwise, if the server supports them. Ex
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import OfflinePump, discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.source.delivery import serving, unfit
+from pyspark_tidb_binlog.binlog_source.source.departed import DepartedPumps
+from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.stream.resume import passed_over
+from pyspark_tidb_binlog.jobs.stream.targets import resume_state
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at, silent_among
 from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, PumpUnavailable, ReplicationError
-from pyspark_tidb_binlog.schemas.events import SchemaVersion
+from pyspark_tidb_binlog.schemas.events import Delivery, SchemaVersion, tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making, not_empty
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, WantedTable, making, none_there, not_empty
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
@@ -99,7 +104,9 @@ def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Ite
         except ApplyError as error:
             yield hinders("syncer.to", str(error), NAMED["target-silent"].todo)
             return
-        yield from TargetCheck(config, session, upstream.sight, request).remarks()
+        target = TargetCheck(config, session, upstream.sight, request)
+        yield from (hinders("Pumps", why, "") for why in upstream.unread(target.begin_ts).values())
+        yield from target.remarks()
 
 
 class UpstreamCheck:
@@ -115,6 +122,9 @@ class UpstreamCheck:
         """The registered state of each Pump; none without a registry."""
         self.unfit: Mapping[str, str] = {}
         """Why a Pump does not serve this stream."""
+        self._offline: Mapping[str, OfflinePump] = {}
+        self._silent: Mapping[str, str] = {}
+        """Of those that are registered as offline, why they do not answer."""
         self._cluster_id = config.source.cluster_id
         self._history: SchemaHistory | None = None
         self._servers: StreamServers = dict
@@ -132,18 +142,19 @@ class UpstreamCheck:
         """What hinders on the upstream's side."""
         if self._tls is not None:
             self._tls.check(listens=True)
-        yield from self._tried("Pumps", self.ask_pumps, NAMED["registry-silent"].todo)
+        yield from self._tried("Pumps", self.ask_pumps)
         for what in self.unfit.values():
             yield hinders("Pumps", what, NAMED["pump-unreachable"].todo)
-        yield from self._tried("DDL history", self.read_history, NAMED["history-silent"].todo)
+        yield from self._tried("DDL history", self.read_history)
         for what in self.silent or ():
             yield hinders("TiDB", what, NAMED["tidb-without-binlog"].todo)
 
-    def _tried(self, where: str, act: Callable[[], object], todo: str) -> Iterator[Remark]:
+    def _tried(self, where: str, act: Callable[[], object]) -> Iterator[Remark]:
+        """The error of ``act``, which says itself what to do."""
         try:
             act()
         except ReplicationError as error:
-            yield hinders(where, str(error), todo)
+            yield hinders(where, str(error), "")
 
     def ask_pumps(self) -> None:
         """Learn the Pumps and the cluster's id, and whether each Pump serves this stream.
@@ -155,8 +166,22 @@ class UpstreamCheck:
         self._closing.callback(discovery.close)
         self._cluster_id = self._cluster_id or discovery.cluster_id()
         self.pumps = serving(discovery)
-        self.states = discovery.states()
-        self.unfit = unfit(self._config.source, discovery, self.pumps, _ASK_SECONDS)
+        self.states, self._offline = discovery.states(), discovery.offline()
+        left = {pump: gone.address for pump, gone in self._offline.items() if pump not in self.pumps}
+        trouble = unfit(self._config.source, discovery, {**left, **self.pumps}, _ASK_SECONDS)
+        self.unfit = {pump: why for pump, why in trouble.items() if pump in self.pumps}
+        self._silent = {pump: why for pump, why in trouble.items() if pump in left}
+
+    def unread(self, resolved_ts: int) -> dict[str, str]:
+        """By id, the Pumps that are registered as offline and end a stream at ``resolved_ts``, which may not have read them, and why."""
+        before, found = BinlogOffset(Delivery.SORTED, resolved_ts, 0, {}), {}
+        for pump, gone in self._offline.items():
+            if gone.upto_ts > resolved_ts:
+                try:
+                    DepartedPumps(self._config.source, 0.0).membership(before, {pump: gone.address}, {pump: gone}, self._silent)
+                except PumpUnavailable as error:
+                    found[pump] = str(error)
+        return found
 
     def read_history(self) -> SchemaHistory:
         """The DDL history.
@@ -217,6 +242,12 @@ class TargetCheck:
         to = config.target
         self._where = to.socket or f"{to.host}:{to.port}"
 
+    @property
+    def begin_ts(self) -> int:
+        """Where the stream begins."""
+        known, begin = self._record()[1], self._config.source.starting_commit_ts
+        return known.commit_ts if known.known else begin if begin >= 0 else tso(time.time_ns() // 1_000_000)
+
     def remarks(self) -> Iterator[Remark]:
         """All that there is to say before a start."""
         history = self._upstream.history
@@ -226,7 +257,8 @@ class TargetCheck:
         wanted, account = self._wanted(stand, history), self._account()
         yield from self._lacks(wanted, grants, account)
         yield from self._own_tables()
-        yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
+        if history is not None:
+            yield note(f"account {account} at {self._where}", "needs these rights, and no others", "; ".join(statements(wanted, account)))
         yield from judged(
             self._variables(), self._where, self._connections(), may_write=may_write_read_only(grants), has_zones=self._has_zones()
         )
@@ -314,7 +346,9 @@ class TargetCheck:
         found = stand.progress
         if not found.known:
             yield note(self._where, f"has no checkpoint of cluster {self._upstream.cluster_id}: the stream begins at initial-commit-ts")
-        elif not found.consistent and found.unfinished is None:
+        elif words := passed_over(resume_state(self._config), found.commit_ts):
+            yield note(self._where, words)
+        if found.known and not found.consistent and found.unfinished is None:
             what = f"the checkpoint at {found.commit_ts} has consistent = false and no records of this project: a real Drainer did not stop cleanly"
             yield note(
                 self._where,
@@ -397,7 +431,9 @@ class TargetCheck:
             if own := own_keys(table.info, at):
                 what = f"has the unique key {', '.join(key.name for key in own)} at the target, but not upstream: equal values in this key remove rows"
                 yield note(name, what, "drop the key at the target, unless its values are unique upstream, too")
-        if lacking:
+        if lacking and len(lacking) == len(wanted) and not stand.progress.known:
+            yield hinders(self._where, none_there(lacking), FILL_IT)
+        elif lacking:
             what = (
                 f"the target lacks {len(lacking)} tables that the upstream has at this point: {_some(lacking)}. Their rows stop the stream"
             )
@@ -429,7 +465,8 @@ class TargetCheck:
         moved = tuple(map(self._selection.routes.moved, tables))
         kept = {self._selection.routes.database(name) for name in _made(stand, history) if self._selection.tables.keeps(name)}
         named = {table.schema for table in moved} | kept
-        names = sorted(named | ({_FIRST} if self._selection.tables.keeps(_FIRST) and not named else set()))
+        first = history is not None and not named and self._selection.tables.keeps(_FIRST)
+        names = sorted(named | ({_FIRST} if first else set()))
         return WantedRights(
             names,
             self._config.apply.checkpoint_schema,

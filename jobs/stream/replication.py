@@ -47,15 +47,15 @@ from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
 from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
-from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts
+from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, passed_over
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
-from pyspark_tidb_binlog.jobs.stream.targets import sink_of, words_for
+from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
-from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -99,7 +99,7 @@ class Replication:
         """Nothing is written before ``start``. Setting ``stop`` ends every wait, and finally a batch longer than ``GRACE_SECONDS``.
 
         ``bootstrap``: the tables to copy before the stream begins; ``upstream``: their source, None: ``[spark.upstream]``. ``say`` prints what a start
-        waits for.
+        waits for, and where the stream resumes if the settings name another position.
 
         Raises:
             PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
@@ -108,6 +108,7 @@ class Replication:
         require_session(spark)
         self._spark = spark
         self._bootstrap = bootstrap
+        self._say = say
         self._stop = stop or threading.Event()
         self._tls = TlsSettings.of(config.source.security)
         """TLS of all connections inside the cluster; None: no TLS."""
@@ -472,13 +473,7 @@ class Replication:
     def _begin_at(self, target: str, commit_ts: int | None) -> int:
         """Where the stream begins, given the target's identity and its checkpoint row; raises an error if the operator must decide."""
         config = self._config
-        known = ResumeState(
-            words_for(config),
-            config.source.cluster_id,
-            config.checkpoint_dir,
-            config.delta_dir,
-            config.source.starting_commit_ts,
-        )
+        known = resume_state(config)
         check_spark(known, self._checkpoint.kept_for, target, commit_ts)
         loaded = self._loader.first_load(lambda: lease_of(self._sink), commit_ts, self._history_reaching)
         if commit_ts is not None:
@@ -490,7 +485,19 @@ class Replication:
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
+        if commit_ts is not None:
+            self._warn(passed_over(known, commit_ts))
+        elif words := self._loader.unfilled(starting, self._feed.snapshot):
+            if known.starting_commit_ts < 0:
+                # Before a checkpoint is recorded, which would count for the next start.
+                raise BootstrapRefused(words)
+            self._warn(words)
         return starting
+
+    def _warn(self, words: str) -> None:
+        if words:
+            _log.warning("%s", words)
+            self._say(words)
 
     def _history_reaching(self, ts: int, again: bool) -> SchemaHistory:
         """A DDL history that determines the schema at ``ts`` exactly; ``again``: an earlier start has begun there."""

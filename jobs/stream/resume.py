@@ -179,6 +179,17 @@ def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
     return places.starting_commit_ts
 
 
+def passed_over(places: ResumeState, commit_ts: int) -> str:
+    """Says that the target's checkpoint ``commit_ts`` counts, not the settings, and how to begin anew; empty: the settings name no other position."""
+    if places.starting_commit_ts in (-1, commit_ts):
+        return ""
+    return (
+        f"the stream resumes from the checkpoint of {places.target.where}, {commit_ts} ({as_time(commit_ts)}), not from initial-commit-ts = "
+        f"{places.starting_commit_ts}: that setting counts only for a target without a checkpoint, and an earlier start has recorded one. To begin anew, "
+        f"stop the Drainer, remove the replicated tables, the {places.target.home} and the directory {places.checkpoint_dir}, and start again"
+    )
+
+
 def _both(places: ResumeState, *, with_spark: bool) -> str:
     spark = f"delete {places.checkpoint_dir} and " if with_spark else ""
     return (

@@ -39,6 +39,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, none_there
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -46,6 +47,8 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -167,6 +170,17 @@ class TableLoader:
             return None
         self._require_upstream(held())
         return self._at_newest(lambda ts: self._load_all(held(), ts, history_at(ts, False)))
+
+    def unfilled(self, begin_ts: int, history: Callable[[], SchemaHistory]) -> str:
+        """What is wrong with a target that a stream begins on at ``begin_ts`` and that has no table of that moment; empty: it has one, or needs none."""
+        if not self._is_server:
+            return ""
+        known, selection = history(), Selection.of(self._config.apply)
+        tables = [t for t in map(selection.routes.moved, selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
+        names = [(t.schema, t.name) for t in tables]
+        if not names or self._asked(lambda session: read_tables(session, names)):
+            return ""
+        return f"{none_there([f'{schema}.{name}' for schema, name in names])}: {FILL_IT}"
 
     def _at_newest(self, load: Callable[[int], int]) -> int:
         """``load`` at a timestamp of now, and at others while DDLs are running."""

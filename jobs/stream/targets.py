@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from pyspark_tidb_binlog.jobs.stream.resume import TargetWords
+from pyspark_tidb_binlog.jobs.stream.resume import ResumeState, TargetWords
 from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
@@ -192,6 +192,12 @@ def words_for(config: DrainerConfig) -> TargetWords:
     if config.apply.db_type == "lake":
         return TargetWords.of_lake(config.files.dir)
     return TargetWords.of_directory(str(_directory(config)), config.data_dir)
+
+
+def resume_state(config: DrainerConfig) -> ResumeState:
+    """What of the settings determines where the stream resumes."""
+    source = config.source
+    return ResumeState(words_for(config), source.cluster_id, config.checkpoint_dir, config.delta_dir, source.starting_commit_ts)
 
 
 def _directory(config: DrainerConfig) -> Path:

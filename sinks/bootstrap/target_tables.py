@@ -5,7 +5,7 @@ empty; for a table of a running stream its rows are removed. A missing table is 
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -206,6 +206,16 @@ def not_empty(tables: list[str]) -> str:
         "syncer.ignore-table. --bootstrap-restart removes what an earlier first load has copied. To copy tables of a running stream, name them: "
         "--bootstrap DB.TABLE"
     )
+
+
+def none_there(tables: Sequence[str]) -> str:
+    """What is wrong with a target that a stream begins on, and that has none of the ``tables`` of that moment. Pure."""
+    shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
+    return f"the target has none of the upstream's {len(tables)} tables ({shown}), and the stream begins after they were created"
+
+
+FILL_IT = "start with --bootstrap-all, which copies them from [spark.upstream]; or set initial-commit-ts = 0, if the binlogs of the Pumps reach back to their CREATE TABLE"
+"""What to do then."""
 
 
 def other_keys(info: TableInfo, there: TargetTable) -> str:

@@ -12,13 +12,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, SchemaMismatch
-from pyspark_tidb_binlog.schemas.history import GRACE, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import GRACE, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 
-_POLL = steady(0.1)
 _LOOK_AGAIN = GRACE // 2
 _log = logging.getLogger(__name__)
 
@@ -66,10 +64,10 @@ def complete_history(
         _look(feed, waited_for, upto_ts)
     ahead = {t.schema_version for t in tables if t.schema_version > feed.snapshot().newest_version} - waited_for.versions
     if ahead:
-        _poll(feed, lambda h: h.newest_version >= max(ahead))
+        feed.poll(lambda h: h.newest_version >= max(ahead), feed.lag)
         waited_for.versions |= ahead
     unknown = [t for t in tables if t.table_id not in feed.snapshot().tracks]
-    if unknown and not _poll(feed, lambda h: all(t.table_id in h.tracks for t in unknown)):
+    if unknown and not feed.poll(lambda h: all(t.table_id in h.tracks for t in unknown), feed.lag):
         first = next(t for t in unknown if t.table_id not in feed.snapshot().tracks)
         raise SchemaMismatch(
             f"table id {first.table_id}: {first.events} row events from commit_ts {first.first_commit_ts} on (schema version "
@@ -89,20 +87,3 @@ def _look(feed: HistoryFeed, waited_for: WaitedFor, upto_ts: int) -> None:
         waited_for.known_ts = waited_for.asked_ts
     except HistoryUnavailable as error:
         _log.warning("DDLs whose binlogs were lost are not looked for now: %s", error)
-
-
-def _poll(feed: HistoryFeed, enough: Callable[[SchemaHistory], bool]) -> bool:
-    """Refresh until ``enough`` holds; False when it does not after ``feed.lag`` seconds in which the status port answers."""
-    unanswered, answered = Retries(_POLL, feed.timeout), Retries(_POLL, feed.lag, sleep=feed.pause)
-    while True:
-        try:
-            if enough(feed.refresh()):
-                return True
-            if feed.is_recorded or answered.over:
-                return False
-        except HistoryUnavailable as error:
-            if feed.is_recorded or unanswered.over:
-                raise
-            _log.warning("waiting for the DDL history: %s", error)
-            answered.restart()
-        answered.pause()

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, retried
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
 
@@ -35,20 +35,33 @@ _SLICE = 5
 """Seconds that one GET_LOCK waits: less than any read timeout."""
 _BEATS = 5
 """Uses of the guard's connection per timeout."""
+_OLDEST = (
+    "SELECT p.id, p.user, p.host, DATE_FORMAT(x.trx_started, '%%Y-%%m-%%d %%H:%%i:%%s') FROM information_schema.innodb_trx x "
+    "JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.id NOT IN (%s, CONNECTION_ID()) ORDER BY x.trx_started LIMIT 1"
+)
+"""The session that a metadata lock is waited for: who has read a table in a transaction keeps DDLs from it. Exactly, only ``performance_schema`` knows."""
+METADATA_LOCK = "metadata lock"
+"""What a DDL waits for while a transaction has read its table: a word of the server's."""
 _MOMENT = 0.2
 _CLOSE_SECONDS = 3.0
 
 
 @contextmanager
-def alone(session: Target, name: str, pause: Callable[[float], None] = lambda seconds: None) -> Iterator[None]:
+def alone(session: Target, name: str, policy: RetryPolicy = FEW) -> Iterator[None]:
     """Hold the server-side lock ``name`` (``lease.lock_name``) for the duration of the block; waits until it is free.
 
-    A statement of a crashed predecessor may still run on the server: its connection holds the lock until the statement ends. ``pause`` is
-    called with 0.0 every ``_SLICE`` seconds of the wait, and ends it by raising.
+    A statement of a crashed predecessor may still run on the server: its connection holds the lock until the statement ends. ``policy.tell`` gets
+    what it waits for. ``policy.pause`` is called with 0.0 every ``_SLICE`` seconds of the wait, and ends it by raising.
     """
+    since = 0.0
     while not _got(session, name, _SLICE):
-        pause(0.0)
-        _log.warning("waiting for the lock %s on the target: another connection holds it, and may still be executing a DDL", name)
+        since = since or time.time()
+        policy.pause(0.0)
+        words = f"the lock {name} on the target: {doing_of(session, name)}"
+        _log.warning("waiting for %s", words)
+        policy.tell(TransientError(words, since))
+    if since:
+        policy.tell(None)
     try:
         yield
     finally:
@@ -56,6 +69,31 @@ def alone(session: Target, name: str, pause: Callable[[float], None] = lambda se
             session.query("SELECT RELEASE_LOCK(%s)", [name])
         except RetryableApplyError:
             _log.debug("the connection is lost, which released the lock")
+
+
+def doing_of(session: Target, name: str) -> str:
+    """What the connection that holds the lock ``name`` does, as far as the server says it to the account; who keeps it from a metadata lock."""
+    try:
+        sql = "SELECT id, COALESCE(state, '') FROM information_schema.processlist WHERE id = IS_USED_LOCK(%s)"
+        found = session.query(sql, [name])
+        if not found:
+            return "another connection holds it, and may still execute a DDL"
+        holder, state = int(found[0][0]), as_text(found[0][1])
+        words = f"connection {holder} there executes a DDL ({state or 'no state'})"
+        if METADATA_LOCK not in state:
+            return words
+        oldest = session.query(_OLDEST, [holder])
+    except RetryableApplyError:
+        raise
+    except ApplyError as error:
+        return f"another connection holds it, and may still execute a DDL (the server does not say more: {error.words})"
+    if not oldest:
+        return f"{words}. No transaction is open, so a session may have LOCK TABLES: end it"
+    thread, user, host, started = oldest[0]
+    return (
+        f"{words}. The oldest open transaction is that of session {int(thread)} ({as_text(user)}@{as_text(host)}) since {as_text(started)} UTC: "
+        f"if it has read the table, the DDL waits for its end. End it there, or KILL {int(thread)}"
+    )
 
 
 def is_held(session: Session, cluster_id: int, schema: str) -> bool:
@@ -121,7 +159,7 @@ class LeaseGuard:
             lease.ensure_table(session, self._schema)
             self._wait_for_guard(session)
             self._wait_out_restart(session)
-            with alone(session, lease.lock_name(DDL, self._schema, self._cluster_id), self._retry_policy.pause):
+            with alone(session, lease.lock_name(DDL, self._schema, self._cluster_id), self._retry_policy):
                 session.begin()
                 taken = lease.take(session, self._cluster_id, self._schema, self._holder)
                 session.commit()
@@ -149,8 +187,12 @@ class LeaseGuard:
                     "a proxy: find the connection in the target's process list and kill it"
                 )
             if not waited:
-                _log.warning("%s has the lease of cluster %d; waiting up to %.0f s for its release", words, self._cluster_id, longest)
+                told = f"the lease of cluster {self._cluster_id}, for up to {longest:.0f} s: {words} has it"
+                _log.warning("waiting for %s", told)
+                self._retry_policy.tell(TransientError(told, time.time()))
                 waited = True
+        if waited:
+            self._retry_policy.tell(None)
 
     def _wait_out_restart(self, session: Session) -> None:
         """If the server was restarted after the lease was taken, its holder may still be running and about to acquire its lock again."""

@@ -7,8 +7,10 @@ transaction per part and phase (``sinks.mysql.parallel``), with ``consistent`` f
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -36,6 +38,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
@@ -57,6 +60,10 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+"""How often it is looked who keeps a DDL from a metadata lock."""
+_MOMENT = 1.0
 
 
 class MySQLSink(Sink):
@@ -448,16 +455,39 @@ class MySQLSink(Sink):
             self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
             save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
             return apply_ddl(
-                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, pause=self._retry_policy.pause
+                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, policy=self._retry_policy
             )
 
         schema = Routes.of(self._settings).database(schema_of(step, history))
         with self._record.one_at_a_time:
             self._record.catch_up()
             self._tables.forget()
-            outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
+            with self._watched():
+                outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
             self._record.stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.frozen, outcome.fate)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Report who keeps a DDL of the block from a metadata lock: its own connection only says that there is no answer."""
+        name, over = lease.lock_name(DDL, self._leased.lease.schema, self._cluster_id), threading.Event()
+
+        def watch() -> None:
+            since = time.time()
+            while not over.wait(_LOOK_SECONDS):
+                with suppress(ApplyError), self._connect() as session:
+                    words = doing_of(session, name)
+                    if METADATA_LOCK in words and not over.is_set():
+                        self._waiting_for = TransientError(f"the lock {name} on the target: {words}", since)
+
+        watching = threading.Thread(target=watch, name="metadata lock", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join(_MOMENT)  # it may be connecting
+            self._waiting_for = None
 
     def _save_ddl(self, session: Session, step: DdlStep, _: object) -> None:
         record = self._record

@@ -2,7 +2,7 @@
 
 Promises: an operation is retried until at least ``retries`` retries were made AND ``seconds`` have passed, with pauses that double from 50
 ms to 5 s (``BACKOFF``). The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
-wrong password, unknown database) are never retried.
+wrong password, unknown database, refused certificate) are never retried.
 """
 
 import re
@@ -159,4 +159,14 @@ FEW = RetryPolicy()
 
 def what_is_wrong(error: RetryableApplyError) -> str:
     """``error`` for the progress line."""
-    return f"target {error.where}: {passing(error.errno, error.words or str(error)) or f'error {error.errno}'}"
+    said = (
+        "no answer within syncer.to.read-timeout"
+        if timed_out(error.errno, error.words)
+        else passing(error.errno, error.words or str(error))
+    )
+    return f"target {error.where}: {said or f'error {error.errno}'}"
+
+
+def timed_out(errno: int, words: str) -> bool:
+    """Whether the server did not answer within the read timeout, according to the driver's message."""
+    return errno == CR.CR_SERVER_LOST and "timed out" in words

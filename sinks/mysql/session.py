@@ -28,12 +28,12 @@ from pyspark_tidb_binlog.conf.sql_mode import ALWAYS, NEVER, ROUNDS_TIMES, for_a
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
 from pyspark_tidb_binlog.sinks.mysql.placeholders import bound
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, what_is_wrong
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, timed_out, what_is_wrong
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns, RowPackets
 
 _log = logging.getLogger(__name__)
@@ -440,7 +440,7 @@ def run_retried(
                     if session.starts(first):
                         return work(session)
                 except RetryableApplyError as error:
-                    times = min(times * 2, _MOST_TIMES) if _timed_out(error.errno, error.words) else times
+                    times = min(times * 2, _MOST_TIMES) if timed_out(error.errno, error.words) else times
                     raise
 
     return retried(once, retry_policy)
@@ -615,14 +615,9 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
         return RetryableApplyError(f"{what}: {error}", CR.CR_CONNECTION_ERROR, where=where)
     errno = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = error.args[1] if len(error.args) > 1 and error.args[1] else str(error) or "the connection is closed"
-    kind = RetryableApplyError if passing(errno, str(words)) else ServerRefused
-    hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if _timed_out(errno, str(words)) else ""
+    kind = RetryableApplyError if passing(errno, str(words)) and not is_refused(str(words)) else ServerRefused
+    hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
-
-
-def _timed_out(errno: int, words: str) -> bool:
-    """Whether the server did not answer within the read timeout, according to the driver's message."""
-    return errno == CR.CR_SERVER_LOST and "timed out" in words
 
 
 def _info_of(result: Any) -> str:

@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.ctl import main
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand
@@ -137,6 +138,22 @@ def test_a_drainer_is_paused_resumed_and_taken_offline(
     registry.put_status(DRAINERS, NodeStatus("gone", "127.0.0.1:1", NodeState.PAUSED))
     with pytest.raises(PumpUnavailable, match="does not answer .* update-drainer -node-id gone -state offline"):
         main(["offline-drainer", "-node-id", "gone", *where])
+
+
+def test_the_settings_name_registry_and_drainer(
+    site: Site, drainer: DrainerNode, stream: PretendedStream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the settings list the Pumps, so that no registry says where the Drainer is."""
+    tls = f'[security]\nssl-ca = "{site.tls.ca}"\nssl-cert = "{site.tls.cert}"\nssl-key = "{site.tls.key}"\n' if site.tls else ""
+    stream.resting, stream.progress = True, as_json(Progress())
+    for number, pumps in enumerate((site.url, "127.0.0.1:1")):
+        file = tmp_path / f"{number}.toml"
+        at = "127.0.0.1:1" if number == 0 else drainer.address
+        file.write_text(f'node-id = "host-1:8249"\naddr = "{at}"\n{tls}[spark]\npumps = "{pumps}"\n')
+        assert main(["status", "-config", str(file)]) == 0
+        assert main(["reload-tables", "-config", str(file), "-tables", "shop.item"]) == 0
+        assert main(["pause-drainer", "-config", str(file)]) == main(["resume-drainer", "-config", str(file)]) == 0
+        assert f"Drainer host-1:8249 at {drainer.address}: " in capsys.readouterr().out
 
 
 @pytest.mark.shows("ctl reload-tables")

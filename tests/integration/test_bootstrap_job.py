@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.schemas.errors import ReplicationError
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.sinks.bootstrap import bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
@@ -151,13 +152,21 @@ def test_filled_streamed_and_one_table_again(
         watching.join()
         assert any("the stream has not begun: " in report for report in reports), reports[:3]
         assert any(one is not None and one.tables == 2 for one in copied), copied
-        with Replication(spark, config) as replication:
+        said: list[str] = []
+        begins_anew = replace(config, source=replace(config.source, starting_commit_ts=0))
+        with Replication(spark, begins_anew, say=said.append) as replication:
             replicated(replication, source.tick(), 1 << 30)
+        assert [text for text in said if "not from initial-commit-ts = 0" in text and f"the directory {tmp_path}/spark" in text], said
         for table in ("shop.item", "shop.log"):
             wanted = rows_of(source.server, table)
             assert rows_of(mariadb, table) == wanted and len(wanted) > 1, table
         return began
 
+    with pytest.raises(
+        BootstrapRefused, match=r"none of the upstream's 2 tables \(shop.item, shop.log\).*--bootstrap-all.*initial-commit-ts = 0"
+    ):
+        Replication(spark, config).start()
+    assert run_sql(mariadb, f"SELECT * FROM {MARKS}.checkpoint") == [], "another initial-commit-ts still counts"
     first = stream(BootstrapRequest(everything=True))
     assert f"belongs to cluster {CLUSTER_ID}, whose binlogs the stream reads" in caplog.text
     assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind FROM {MARKS}.spark_bootstrap") == [(first, "first")]

@@ -75,6 +75,19 @@ def test_status_of_nodes_that_do_not_answer(service: ClusterService, registry: R
         main(["status", "-node-id", "nobody", f"-registry={service.url}"])
 
 
+def test_status_after_a_restart(service: ClusterService, capsys: pytest.CaptureFixture[str]) -> None:
+    """No Pump has answered yet."""
+    stream = PretendedStream(lambda: AT)
+    node = stream.node(RegistryClient(service.url), "d1").start()
+    try:
+        for resolved_ts, says in ((AT, "everything up to 2020-01-02 03:04:05.600"), (0, "nothing is in the target yet")):
+            stream.progress = as_json(Progress(resolved_ts))
+            assert main(["status", "-registry", service.url]) == 0
+            assert says in capsys.readouterr().out
+    finally:
+        node.stop()
+
+
 @pytest.mark.shows("ctl status")
 def test_status_of_a_real_drainer(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no page of ours."""

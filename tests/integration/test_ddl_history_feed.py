@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
-from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, _poll, complete_history
+from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 from tests.support.ddl_jobs import INT, column, database, job, partitions, table
 from tests.support.eventually import eventually
@@ -224,7 +224,7 @@ def test_another_status_port_is_asked_when_one_is_away(status: Status) -> None:
         feed.refresh()
 
 
-def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status: Status) -> None:
+def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status: Status, caplog: pytest.LogCaptureFixture) -> None:
     status.jobs = many(3)
     feed = HistoryFeed(status.url)
     feed.snapshot()
@@ -239,7 +239,7 @@ def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status
     assert feed.wait_for_job(4, meanwhile).id == 4
 
 
-def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(status: Status) -> None:
+def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(status: Status, caplog: pytest.LogCaptureFixture) -> None:
     status.jobs = many(3)
     feed = HistoryFeed(status.url)
     feed.snapshot()
@@ -255,11 +255,13 @@ def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(st
 
     helper = threading.Thread(target=back)
     helper.start()
-    assert _poll(feed, enough)
+    assert feed.poll(enough, feed.lag)
     helper.join()
+    assert caplog.text.count("waiting for the DDL history") == 1, "the next one comes after 30 s"
     status.broken, feed.timeout = True, 0.2
     with pytest.raises(HistoryUnavailable, match="tikv is away"):
-        _poll(feed, lambda history: False)
+        feed.poll(lambda history: False, feed.lag)
+    assert feed.waiting_for == ""
 
 
 def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

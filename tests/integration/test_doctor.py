@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -102,6 +102,16 @@ def test_a_pump_that_is_gone_and_a_finding(site: Site, registry: RegistryClient)
     assert found["findings"][0].startswith("warning: 1 findings, the newest: rows `d`.`t`: a row was missing; ")
 
 
+def test_an_address_that_another_pump_has_taken(site: Site, registry: RegistryClient) -> None:
+    """Nobody has read the last binlogs of the one that is gone: the stream stops at it, so the doctor says so."""
+    (pump,) = site.service.nodes.listing(PUMPS).nodes
+    at = tso(time.time_ns() // 1_000_000)
+    registry.put_status(PUMPS, NodeStatus("gone", pump.host, NodeState.OFFLINE, at + tso(3_600_000), at))
+    code, found = site.doctor()
+    assert (code, not_well(found)) == (1, {"Pumps"}), [found[name] for name in not_well(found)]
+    assert f"Pump pump-1 now answers at its address {pump.host}" in found["Pumps"][0] and "spark.gone-pumps" in found["Pumps"][0]
+
+
 @pytest.mark.parametrize("status", ["On", "Skipping"])
 def test_a_tidb_that_writes_no_binlogs(site: Site, tmp_path: Path, status: str) -> None:
     """A doctor asks it, also where the Drainer does not say so yet; what the Drainer says has since when."""
@@ -163,7 +173,11 @@ def test_another_streams_drainer_has_its_address(site: Site, other: dict[str, ob
     site.stream.page = lambda after: other
     code, found = site.doctor()
     assert code == 1 and "Drainer" in not_well(found), [found[name] for name in not_well(found)]
-    assert f"at {site.node.address} answers Drainer {other['drainer']!r}" in found["Drainer"][0], [found[name] for name in not_well(found)]
+    (line,) = found["Drainer"]
+    assert (
+        f"at {site.node.address} answers Drainer {other['drainer']!r}" in line and "name the settings that this Drainer runs with" in line
+    )
+    assert "start the Drainer" not in line, "it runs"
 
 
 def test_a_pump_is_no_drainer(site: Site) -> None:

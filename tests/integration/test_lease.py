@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, mysql_sink, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
@@ -29,7 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, 
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.support.ddl_jobs import database, history, job, steps_of, table
@@ -67,14 +69,13 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
 
 
 @pytest.fixture
-def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[[str], LeaseGuard]]:
+def guards(mariadb: PrivateMariaDB) -> Iterator[Callable[..., LeaseGuard]]:
     """Makes guards of cluster 1 under a name, and closes them."""
     made: list[LeaseGuard] = []
 
-    def make(name: str) -> LeaseGuard:
-        made.append(
-            LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, LeaseHolder(name), CONFIG.lease_timeout, RetryPolicy(5))
-        )
+    def make(name: str, tell: Callable[[TransientError | None], None] = lambda error: None) -> LeaseGuard:
+        policy = RetryPolicy(5, tell=tell)
+        made.append(LeaseGuard(lambda: connect(mariadb.target(), CONFIG), 1, SCHEMA, LeaseHolder(name), CONFIG.lease_timeout, policy))
         return made[-1]
 
     yield make
@@ -177,17 +178,21 @@ def test_taking_waits_for_a_transaction_under_way_and_parts_do_not(mariadb: Priv
 # The guard.
 
 
-def test_a_living_drainer_is_not_robbed(guards: Callable[[str], LeaseGuard]) -> None:
+def test_a_living_drainer_is_not_robbed(guards: Callable[..., LeaseGuard]) -> None:
     first = guards("one")
     held = first.take()
+    told: list[str] = []
     with pytest.raises(LeaseHeld, match="already has a running Drainer on this target: drainer 'one' on "):
-        guards("two").take()
+        guards("two", lambda error: told.append(str(error))).take()
+    assert len(told) == 1 and told[0].startswith("the lease of cluster 1, for up to 2 s: drainer 'one' on "), (
+        "at once, not when it gives up"
+    )
     assert first.lost is None
     first.close()
     assert guards("three").take().epoch == held.epoch + 1
 
 
-def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[..., LeaseGuard], session: Session) -> None:
     guard = guards("one")
     held = guard.take()
     guard.close()
@@ -195,7 +200,7 @@ def test_a_lease_that_was_given_back_writes_nothing(guards: Callable[[str], Leas
         lease.check(session, held)
 
 
-def test_a_lost_connection_is_made_anew(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+def test_a_lost_connection_is_made_anew(guards: Callable[..., LeaseGuard], session: Session) -> None:
     guard = guards("one")
     held = guard.take()
     name = lease.lock_name(GUARD, SCHEMA, 1)
@@ -206,7 +211,7 @@ def test_a_lost_connection_is_made_anew(guards: Callable[[str], LeaseGuard], ses
     assert guard.lost is None
 
 
-def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[[str], LeaseGuard], session: Session) -> None:
+def test_a_holder_notices_that_it_lost_without_writing(guards: Callable[..., LeaseGuard], session: Session) -> None:
     guard = guards("one")
     guard.take()
     take_lease(session, schema=SCHEMA, drainer="two")
@@ -261,7 +266,7 @@ def test_a_killed_process_leaves_the_lease_at_once(
 
 @pytest.mark.shows("spark.lease-timeout")
 def test_a_stopped_process_loses_the_lease_and_says_so_when_it_wakes(
-    holder: "subprocess.Popen[str]", guards: Callable[[str], LeaseGuard], session: Session
+    holder: "subprocess.Popen[str]", guards: Callable[..., LeaseGuard], session: Session
 ) -> None:
     holder.send_signal(signal.SIGSTOP)
     assert guards("next").take().epoch == 2
@@ -318,7 +323,7 @@ def test_a_ddl_that_is_filtered_moves_nothing_for_a_former_life(session: Session
         apply_ddl(session, steps()[1], HISTORY, config, first, lambda _: pytest.fail("the checkpoint was written"))
 
 
-def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Callable[[str], LeaseGuard], session: Session) -> None:
+def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Callable[..., LeaseGuard], session: Session) -> None:
     with alone(session, lease.lock_name(DDL, SCHEMA, 1)):
         guard = guards("two")
         thread = beside(guard.take)
@@ -327,8 +332,37 @@ def test_nobody_takes_the_lease_within_a_ddl(mariadb: PrivateMariaDB, guards: Ca
     assert not thread.is_alive()
 
 
+def test_who_keeps_a_ddl_from_a_metadata_lock_is_named(mariadb: PrivateMariaDB, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's open transaction has read the table, for longer than a statement may take: the server goes on with the DDL of the lost connection."""
+    monkeypatch.setattr(mysql_sink, "_LOOK_SECONDS", 0.2)
+    sink = MySQLSink(DrainerConfig(target=dataclasses.replace(mariadb.target(), read_timeout=1.0), apply=CONFIG), 1)
+    told: list[str] = []
+
+    def person() -> None:
+        for wanted in ("Waiting for table metadata lock", "no answer within syncer.to.read-timeout", "Waiting for table metadata lock"):
+            eventually(lambda wanted=wanted: wanted in str(sink.waiting_for), what=wanted, pause=0.01)
+            told.append(str(sink.waiting_for))
+        reader.commit()
+
+    with contextlib.closing(sink), connect(mariadb.target(), ApplyConfig()) as reader:
+        sink.open(lambda target, commit_ts: 1, lambda: HISTORY)
+        *before, truncate = steps()
+        for step in before:
+            sink.apply_ddl(step, HISTORY, {})
+        reader.begin()
+        assert reader.query("SELECT * FROM leased.t") == []
+        ((blocking,),) = reader.query("SELECT CONNECTION_ID()")
+        with ThreadPoolExecutor(1) as pool:
+            ends = pool.submit(person)
+            sink.apply_ddl(truncate, HISTORY, {})
+            ends.result()
+        assert sink.waiting_for is None
+    words = rf"executes a DDL \(Waiting for table metadata lock\)\. .* session {blocking} \(.*@.*\) since 20.* UTC.*KILL {blocking}"
+    assert re.search(words, told[0]) and re.search(words, told[-1]), told
+
+
 def test_a_process_stopped_between_its_look_and_its_ddl(
-    mariadb: PrivateMariaDB, guards: Callable[[str], LeaseGuard], session: Session, monkeypatch: pytest.MonkeyPatch
+    mariadb: PrivateMariaDB, guards: Callable[..., LeaseGuard], session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is silent, as a stopped process's is; meanwhile another life takes over and writes a row that a TRUNCATE would take away."""
     create_database, create, truncate = steps()

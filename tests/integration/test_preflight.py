@@ -148,6 +148,18 @@ def test_what_the_target_lacks(check: Checks, session: Session) -> None:
     assert (ignored.code, ignored.hindering) == (0, [])
 
 
+def test_an_empty_target(check: Checks, session: Session) -> None:
+    session.execute("DROP TABLE d.plain, d.t")
+    found = check()
+    line = found.line("the target has none of the upstream's 2 tables (d.t, d.plain)")
+    assert found.code == 1 and line in found.hindering and "--bootstrap-all" in line and "initial-commit-ts = 0" in line
+    ensure_tables(session, MARKS)
+    session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", ['{"consistent":true,"commitTS":30,"schema-version":3}'])
+    session.commit()
+    found = check(initial_commit_ts="0")
+    assert "resumes from the checkpoint of" in found.line("not from initial-commit-ts = 0") and found.line("the target lacks 2 tables")
+
+
 def test_columns_that_change_values(check: Checks, session: Session) -> None:
     session.execute("ALTER TABLE d.t MODIFY id FLOAT, MODIFY k CHAR(20)")
     found = check()
@@ -312,6 +324,13 @@ def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
 def test_without_a_history(check: Checks) -> None:
     found = check(spark__tidb_status="no/such/file")
     assert found.code == 1 and "no/such/file" in found.hindering[0]
+    assert not any("GRANT" in line for line in found.lines), "without a history nobody knows the databases"
+
+
+def test_a_registry_that_is_none(check: Checks) -> None:
+    found = check(spark__pumps="http://127.0.0.1:1", spark__tidb_status="http://127.0.0.1:1")
+    assert [line.split(": ", 1)[0] for line in found.hindering] == ["hinders  Pumps", "hinders  DDL history"], found.lines
+    assert all(line.lower().count("check that it") + line.count("check that the") == 1 and ";" not in line for line in found.hindering)
 
 
 @pytest.mark.shows("drainer --check")

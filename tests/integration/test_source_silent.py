@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
-from pyspark_tidb_binlog.schemas.events import Delivery
+from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
@@ -252,3 +252,7 @@ def test_a_check_waits_for_a_connection_that_is_slow(monkeypatch: pytest.MonkeyP
         config = SourceConfig(pumps=far.address, cluster_id=7)
         discovery = discovery_of(config)
         assert unfit(config, discovery, discovery.pumps(), 60) == {}
+        newest = tso(time.time_ns() // 1_000_000)
+        assert bool(other.asked) == real and all(pull.offset < newest for pull in other.asked), (
+            "a Pump logs a WARN for what it does not have yet"
+        )

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.notify import notify
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed, write_binlog
+from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -243,3 +245,21 @@ def test_etcd_with_client_certificates(etcd: str, ca: Authority, tls: TlsSetting
 def test_https_needs_a_ca() -> None:
     with pytest.raises(ConfigError, match="security.ssl-ca"):
         Endpoints("PD", "https://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("allowed", [(), ("other",)])
+def test_a_certificate_that_is_refused_is_not_waited_for(
+    service: ClusterService, pump: EmbeddedPump, tls: TlsSettings, tmp_path: Path, allowed: tuple[str, ...]
+) -> None:
+    """A start does not try for ``upstream-timeout`` what cannot change."""
+    ours = replace(tls, allowed_cn=allowed) if allowed else Authority(tmp_path / "other").settings("node", "node")
+    said: list[str] = []
+    why = (
+        r"[: (]the certificate's Common Names are 'node'.* allows none of them"
+        if allowed
+        else "refused: self-signed|CERTIFICATE_VERIFY_FAILED"
+    )
+    for pumps in (pump.address, service.url):
+        with pytest.raises(PumpUnavailable, match=why):
+            resolve_delivery(SourceConfig(pumps, CLUSTER, security=table_of(ours)), 300.0, said.append)
+    assert said == []

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import RealCheckpoint, real_checkpoint
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -62,12 +62,15 @@ def test_a_verified_target(target: TargetConfig, ca: Authority, more: dict[str, 
 def test_who_is_not_the_target(target: TargetConfig, ca: Authority, place: Path) -> None:
     wrong = {
         "self-signed certificate": secured(target, Authority(place / "other").ca),
-        "Common Names are 'target', 'test-ca'": secured(target, ca.ca, cert_allowed_cn=("other",)),
+        r"127\.0\.0\.1' \(the certificate's Common Names are 'target', 'test-ca', and cert-allowed-cn allows none of them\)": secured(
+            target, ca.ca, cert_allowed_cn=("other",)
+        ),
         "Hostname mismatch": secured(replace(target, host="localhost"), ca.ca),
     }
     for why, other in wrong.items():
         with pytest.raises(ApplyError, match=why) as refused:
             connect(other, ApplyConfig())
+        assert not isinstance(refused.value, RetryableApplyError), "it stays refused"
         assert target.password not in str(refused.value)
 
 

@@ -54,6 +54,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.views import LeftOutViews, out_of_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of, converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
@@ -76,7 +77,7 @@ def apply_ddl(
     frozen: FrozenTables = NONE_FROZEN,
     *,
     safe_from: int | None = None,
-    pause: Callable[[float], None] = lambda seconds: None,
+    policy: RetryPolicy = FEW,
 ) -> DdlOutcome:
     """Complete ``step`` on the target, however much of it a crashed predecessor has done.
 
@@ -90,7 +91,7 @@ def apply_ddl(
         frozen: the tables of which a DDL was not executed on the target.
         safe_from: where the span begins in which another Drainer may have executed this DDL, and later ones (``sinks.mysql.ddl.execution_check``);
             None: it cannot have.
-        pause: called every few seconds while a statement of a predecessor is still running; may raise to end the wait.
+        policy: hears what is waited for while a statement of a predecessor is still running; its ``pause`` may raise to end the wait.
 
     Raises:
         DdlRefused: the target refused every form and the policy is ``stop``.
@@ -98,7 +99,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    return _Run(session, step, history, config, lease, on_done, frozen, safe_from, pause).run()
+    return _Run(session, step, history, config, lease, on_done, frozen, safe_from, policy).run()
 
 
 class _Run:
@@ -112,10 +113,10 @@ class _Run:
         on_done: Callable[[Target], None],
         frozen: FrozenTables,
         safe_from: int | None,
-        pause: Callable[[float], None],
+        policy: RetryPolicy,
     ) -> None:
         self._session = session
-        self._pause = pause
+        self._policy = policy
         self._step = step
         self._config = config
         self._lease = lease
@@ -166,7 +167,7 @@ class _Run:
         the lock, before another process can continue. So the statement cannot be executed late.
         """
         name = lock_name(DDL, self._lease.schema, self._lease.cluster_id)
-        with alone(self._session, name, self._pause), with_autocommit(self._session):
+        with alone(self._session, name, self._policy), with_autocommit(self._session):
             check(self._session, self._lease)
             yield
 

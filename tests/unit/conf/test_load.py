@@ -323,6 +323,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ("[spark]\natomic-row = 1\n", ["drainer.toml", "unknown setting 'spark.atomic-row'", "did you mean 'spark.atomic-rows'?"]),
         ("[syncer]\nworker-cuont = 1\n", ["unknown setting 'syncer.worker-cuont'; did you mean 'syncer.worker-count'?"]),
         ("worker-count = 1\n", ["unknown setting 'worker-count'; did you mean 'syncer.worker-count'?"]),
+        ('[syncer.two]\nhost = "h"\n', ["unknown setting 'syncer.two'; did you mean 'syncer.to'?"]),
         ("[sorce]\n", ["unknown setting 'sorce'"]),
         # Beside it, commit_ts would be compared as floats.
         (

@@ -38,6 +38,7 @@ def pump(**changed: object) -> Facts:
 
 ON = {
     "drainer-silent": (replace(WELL, drainer="no answer at h:1"), "no answer at h:1"),
+    "drainer-other": (replace(WELL, other="at h:1 answers Drainer 'a'"), "at h:1 answers Drainer 'a'"),
     "drainer-paused": (replace(WELL, state="paused"), "the Drainer is paused: it applies nothing"),
     "unrecorded": (replace(WELL, unrecorded="the disk is full"), "the disk is full"),
     "waiting": (replace(WELL, waiting="target db1"), "the stream waits for target db1"),
