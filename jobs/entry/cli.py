@@ -232,8 +232,8 @@ def add_switch(to: JobParser, *flags: str, what: str) -> None:
 def add_progress(to: JobParser, live: str = "a live panel") -> None:
     """``--progress``, which ``jobs/stream/reporter.py`` obeys; ``live``: what ``auto`` shows on a terminal."""
     what = (
-        f"auto: {live} on a terminal, elsewhere a line of text after each change and every 30 s; line: the line on a terminal too; "
-        "json: one JSON object a line; none: nothing (default: auto)"
+        f"auto: {live} on a terminal, elsewhere a line of text every 30 s and when the state changes; line: the line on a terminal too; "
+        "json: one JSON object a line, with each change; none: nothing (default: auto)"
     )
     to.add_argument("--progress", choices=("auto", "line", "json", "none"), default="auto", metavar="FORM", help=what)
 
