@@ -203,12 +203,15 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
     """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
-    ``otherwise``: by path, the defaults of this job that are not the model's.
+    ``otherwise``: by path, the defaults of this job that are not the model's. Its help lists only these settings, and where all are.
     """
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    group = to.add_argument_group("settings", "a flag wins over the environment and the file; one dash or two; a switch needs no value")
+    where = f"those that `{PROGRAM} drainer --help` lists, too; " if otherwise else ""
+    group = to.add_argument_group(
+        "settings", f"{where}a flag wins over the environment and the file; one dash or two; a switch needs no value"
+    )
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
@@ -221,7 +224,8 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
             flags[f"--{setting.name}"] = None
         metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
-        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+        listed = shown if setting.path in otherwise or not otherwise else argparse.SUPPRESS
+        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=listed)
 
 
 def add_switch(to: JobParser, *flags: str, what: str) -> None:

@@ -151,7 +151,7 @@ def state_of(
         "tables": [asdict(table) for table in history.busiest(now, _MOST_TABLES)],
         "ddls": [asdict(ddl) for ddl in ddls],
         "findings": [asdict(finding) for finding in findings],
-        "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in raised(known)],
+        "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in sorted(raised(known), key=lambda one: one.alarm.severity)],
         "kept": [
             {
                 "name": table.name,
