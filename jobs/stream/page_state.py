@@ -110,9 +110,6 @@ def state_of(
     rows, transactions = history.rates()
     ddls, findings = list(seen[0])[::-1], list(seen[1])[::-1]
     known = replace(facts_of(progress), newest_finding=findings[0].words if findings else "")
-    stage = _STAGES.get(progress.held_stage, progress.held_stage)
-    if progress.held_stage == "read" and (progress.held_pump or facts.delivery is Delivery.SORTED):
-        stage = "source"
     return {
         "version": LAYOUT,
         "release": VERSION,
@@ -126,15 +123,7 @@ def state_of(
         "checkpoint": {"ts": str(progress.resolved_ts), "ms": physical_ms(progress.resolved_ts)},
         "rates": {"rows": round(rows, 1), "transactions": round(transactions, 1)},
         "counts": {name: getattr(progress, name) for name in ("row_events", "transactions", "ddls", "batches", "findings", "fakes_sent")},
-        "hold": {
-            "stage": stage,
-            "ddl": progress.held_stage == "ddl",
-            "pump": progress.held_pump,
-            "words": progress.holder[:_WORDS],
-            "since": now - progress.held_seconds,
-            "doing": progress.at_work,
-            "starting": progress.starting,
-        },
+        "hold": _hold(facts, progress, now),
         "stalled": progress.stalled[:_WORDS],
         "bootstrap": progress.bootstrap,
         "unrecorded": progress.unrecorded[:_WORDS],
@@ -163,4 +152,19 @@ def state_of(
             for table in sorted(kept, key=lambda table: (not table.why, -(table.bytes or 0), table.name))[:_MOST_KEPT]
         ],
         "kept_tables": len(kept),
+    }
+
+
+def _hold(facts: PageFacts, progress: Progress, now: float) -> dict[str, Any]:
+    stage = _STAGES.get(progress.held_stage, progress.held_stage)
+    if progress.held_stage == "read" and (progress.held_pump or facts.delivery is Delivery.SORTED):
+        stage = "source"
+    return {
+        "stage": stage,
+        "ddl": progress.held_stage == "ddl",
+        "pump": progress.held_pump,
+        "words": progress.holder[:_WORDS],
+        "since": now - progress.held_seconds,
+        "doing": progress.at_work,
+        "starting": progress.starting,
     }

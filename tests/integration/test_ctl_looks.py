@@ -43,7 +43,9 @@ ROOT = Path(__file__).parents[2]
 def test_status_names_what_holds_progress_back(service: ClusterService, capsys: pytest.CaptureFixture[str]) -> None:
     stream = PretendedStream(lambda: AT)
     stream.positions = {"p1": AT + 9, "p2": AT}
-    stream.progress = as_json(Progress(AT, 3.25, 12.0, 4, 5, 6, 7, "Pump p2 since 2020", held_seconds=9.0, findings=1, newest_findings=("rows `d`.`t`",)))
+    stream.progress = as_json(
+        Progress(AT, 3.25, 12.0, 4, 5, 6, 7, "Pump p2 since 2020", held_seconds=9.0, findings=1, newest_findings=("rows `d`.`t`",))
+    )
     node = stream.node(RegistryClient(service.url), "d1").start()
     try:
         assert main(["status", "-registry", service.url]) == 0

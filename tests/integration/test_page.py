@@ -61,7 +61,13 @@ class Stream:
         looks, ts = next(self.looks), tso(int(time.time() * 1000) - 300)
         self.page.take(BatchReport(looks, ts - 1, ts, 5, 7, 90, 0, 0, 0, tables={"shop.orders": 60, f"shop.{HOSTILE}": 30}))
         pumps = (SeenPump("pump-1", "online", ts, 0.3), SeenPump("pump-2", "online", ts, 0.2))
-        given = replace(self.progress, resolved_ts=ts, lag_seconds=self.progress.lag_seconds or 0.3 + looks % 3 / 10, row_events=90 * looks, transactions=7 * looks)
+        given = replace(
+            self.progress,
+            resolved_ts=ts,
+            lag_seconds=self.progress.lag_seconds or 0.3 + looks % 3 / 10,
+            row_events=90 * looks,
+            transactions=7 * looks,
+        )
         return replace(given, batches=looks, pumps=given.pumps or pumps)
 
     def __enter__(self) -> "Stream":
@@ -97,7 +103,9 @@ def test_the_figures_move_and_nothing_else_does(window: Browser, often: None) ->
             lambda: int(window.run("return document.querySelectorAll('#lags path.line')[0].getAttribute('d').length")) > 8, what="a line"
         )
         for number in range(20):
-            stream.page.note_ddl(DdlNote(tso(int(time.time() * 1000)), f"ALTER TABLE t ADD COLUMN c{number} INT", "executed", database="shop"))
+            stream.page.note_ddl(
+                DdlNote(tso(int(time.time() * 1000)), f"ALTER TABLE t ADD COLUMN c{number} INT", "executed", database="shop")
+            )
         assert "executedshopALTER TABLE t ADD COLUMN c19 INT" in window.shows("ddls", "ALTER TABLE t ADD COLUMN c19 INT")
         rows = "const box = document.getElementById('ddls'); return [box.clientHeight % box.firstElementChild.offsetHeight, box.scrollHeight > box.clientHeight]"
         assert window.run(rows) == [0, True], "the last row that is seen is not cut"
@@ -133,7 +141,12 @@ AWAY = SeenPump("pump-1", "online", 1, 2.0, "refused")
         (Progress(pumps=(AWAY,), findings=1), "pill bad", "Critical alarm: pump-unreachable. Warning: findings.", "Nothing holds"),
         (replace(BUSY, lag_seconds=310.0), "pill warn", "Warning: lag.", "Catching up: rows are written: 812,000 read, 244,100 written."),
         (replace(BUSY, holding="db1: away", stalled="db1: away"), "pill bad", "Critical alarm: waiting.", "Held by db1: away."),
-        (replace(BUSY, held_seconds=9.0), "pill good", "No alarm is on.", "Held by apply, rows are written: 812,000 read, 244,100 written."),
+        (
+            replace(BUSY, held_seconds=9.0),
+            "pill good",
+            "No alarm is on.",
+            "Held by apply, rows are written: 812,000 read, 244,100 written.",
+        ),
         (replace(BUSY, state="paused"), "pill warn", "Warning: drainer-paused.", "Nothing holds progress."),
     ],
     ids=["fine", "alarm", "catching up", "target away", "held", "paused"],
@@ -144,7 +157,9 @@ def test_pill_banner_and_card_agree(window: Browser, progress: Progress, pill: s
         window.shows("hold", hold)
         window.shows("notice", notice)
         assert window.run("return document.getElementById('state').className") == pill
-        assert [name for name in ("alarm", "finding") if window.one(f"#{name}-card").is_displayed()] == (["alarm"] if "No" not in notice else [])
+        assert [name for name in ("alarm", "finding") if window.one(f"#{name}-card").is_displayed()] == (
+            ["alarm"] if "No" not in notice else []
+        )
         assert all(f"{name}: " in window.text("alarms") for name in re.findall(r"[:,] ([a-z-]+)", notice))
 
 
@@ -174,7 +189,10 @@ def test_a_peak_that_is_over_is_cut_and_named(window: Browser, lasts: bool) -> N
 def test_text_from_upstream_stays_text(window: Browser) -> None:
     pumps = (SeenPump(HOSTILE, HOSTILE, 1, 5.0, HOSTILE),)
     stream = Stream(
-        Progress(pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, held_seconds=9.0, unrecorded=HOSTILE), kind="lake"
+        Progress(
+            pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, held_seconds=9.0, unrecorded=HOSTILE
+        ),
+        kind="lake",
     )
     stream.kept = (KeptTable(HOSTILE, 5, tso(1), "stale", HOSTILE),)
     with stream:

@@ -26,7 +26,9 @@ BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2", held_seco
 
 
 def test_the_line_names_lag_rate_time_and_what_holds_it_back() -> None:
-    assert render_line(BUSY) == ("lag 0.4 s | 8,312 rows/s | resolved 2026-09-21 14:13:20.123 | 279,016 rows | 3 DDL | held by Pump pump-2 for 4.0 s")
+    assert render_line(BUSY) == (
+        "lag 0.4 s | 8,312 rows/s | resolved 2026-09-21 14:13:20.123 | 279,016 rows | 3 DDL | held by Pump pump-2 for 4.0 s"
+    )
     assert "held" not in render_line(replace(BUSY, held_seconds=0.0)), "what changes all the time holds nothing"
     assert render_line(replace(BUSY, held_seconds=0.0, stalled="Pump pump-2")).endswith("held by Pump pump-2")
     ddl = replace(BUSY, holding="ddl", held_stage="ddl", doing="a DDL is executed", batch_rows=5, batch_written=3)
@@ -37,7 +39,9 @@ def test_the_line_before_anything_came() -> None:
     assert render_line(Progress()) == "lag - | 0 rows/s | resolved nothing yet | 0 rows"
     first = Progress(holding="apply", held_stage="apply", held_seconds=20.0, doing="rows are written", batch_rows=279_016)
     assert render_line(first).endswith("| 0 rows | rows are written: 279,016 read, 0 written")
-    assert render_line(replace(first, holding="db1:3306: refused", stalled="db1:3306: refused")).endswith("held by db1:3306: refused for 20.0 s")
+    assert render_line(replace(first, holding="db1:3306: refused", stalled="db1:3306: refused")).endswith(
+        "held by db1:3306: refused for 20.0 s"
+    )
 
 
 def test_a_reason_is_whole_below_the_line_where_it_does_not_fit() -> None:

@@ -25,7 +25,9 @@ class Scene:
     def __init__(self, gate: BatchGate) -> None:
         self.sink, self.clock, self.gate = SimpleNamespace(commit_ts=TS, waiting_for=None), StageClock(), gate
         self.counts = StreamProgress(cast(Any, self.sink), self.clock, show_row_data=False, binlogs=BinlogWatch("none", None))
-        self.query = SimpleNamespace(lastProgress={"sources": [{"latestOffset": json.dumps(REPORT)}]}, status={"message": "Processing new data"})
+        self.query = SimpleNamespace(
+            lastProgress={"sources": [{"latestOffset": json.dumps(REPORT)}]}, status={"message": "Processing new data"}
+        )
 
     def held(self) -> tuple[str, str]:
         found = self.counts.progress(cast(Any, self.query), self.gate)
