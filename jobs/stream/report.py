@@ -110,13 +110,13 @@ class Progress:
         """``doing``, with the rows of the batch; empty, too, while it waits for somebody else."""
         if self.holding not in ("", self.held_stage):
             return ""
-        return f"{self.doing}: {self.batch_rows:,} read, {self.batch_written:,} written" if self.batch_rows else self.doing
+        return f"{self.doing} ({self.batch_rows:,} rows read, {self.batch_written:,} written)" if self.batch_rows else self.doing
 
     @property
     def held(self) -> str:
         """The holder, for how long, and what it does."""
         seconds = f" for {duration_in_words(self.held_seconds)}" if self.held_seconds else ""
-        return self.holder and f"{self.holder}{seconds}" + (f", {self.at_work}" if self.at_work else "")
+        return self.holder and f"{self.holder}{seconds}" + (f": {self.at_work}" if self.at_work else "")
 
     def __str__(self) -> str:
         return render_line(self)

@@ -139,13 +139,18 @@ AWAY = SeenPump("pump-1", "online", 1, 2.0, "refused")
     [
         (replace(BUSY, holding="Pump pump-1 since 2026", held_stage="source"), "pill good", "No alarm is on.", "Nothing holds progress."),
         (Progress(pumps=(AWAY,), findings=1), "pill bad", "Critical alarm: pump-unreachable. Warning: findings.", "Nothing holds"),
-        (replace(BUSY, lag_seconds=310.0), "pill warn", "Warning: lag.", "Catching up: rows are written: 812,000 read, 244,100 written."),
+        (
+            replace(BUSY, lag_seconds=310.0),
+            "pill warn",
+            "Warning: lag.",
+            "Catching up: rows are written (812,000 rows read, 244,100 written).",
+        ),
         (replace(BUSY, holding="db1: away", stalled="db1: away"), "pill bad", "Critical alarm: waiting.", "Held by db1: away."),
         (
             replace(BUSY, held_seconds=9.0),
             "pill good",
             "No alarm is on.",
-            "Held by apply, rows are written: 812,000 read, 244,100 written.",
+            "Held by apply: rows are written (812,000 rows read, 244,100 written).",
         ),
         (replace(BUSY, state="paused"), "pill warn", "Warning: drainer-paused.", "Nothing holds progress."),
     ],

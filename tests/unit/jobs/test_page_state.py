@@ -61,7 +61,7 @@ def test_the_stage_that_holds_progress(held: dict[str, str], delivery: Delivery,
 def test_the_page_names_a_holder_and_a_step_of_the_start() -> None:
     applying = replace(AT_WORK, holding="apply", held_stage="apply", doing="rows are written", batch_rows=5, batch_written=3)
     hold = shown(applying)["hold"]
-    assert (hold["words"], hold["doing"], hold["starting"]) == ("", "rows are written: 5 read, 3 written", False)
+    assert (hold["words"], hold["doing"], hold["starting"]) == ("", "rows are written (5 rows read, 3 written)", False)
     assert shown(replace(applying, batches=0))["hold"]["starting"]
     hold = shown(replace(applying, held_seconds=7.0))["hold"]
     assert (hold["words"], hold["since"]) == ("apply", NOW - 7)

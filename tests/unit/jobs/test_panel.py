@@ -96,7 +96,7 @@ def test_before_anything_came_and_without_an_answer() -> None:
     words = words_of(recorded(PanelFacts("demo", Progress()), 80))
     assert "lag - rows/s 0" in words and "target nothing applied yet held by nothing Pumps none has answered yet last DDL none" in words
     first = Progress(doing="rows are written", batch_rows=5_000, batch_written=70)
-    assert "start rows are written: 5,000 read, 70 written Pumps" in words_of(recorded(PanelFacts("demo", first), 80))
+    assert "start rows are written (5,000 rows read, 70 written) Pumps" in words_of(recorded(PanelFacts("demo", first), 80))
     away = words_of(recorded(PanelFacts("Drainer d", Progress(), (), "it does not answer"), 80))
     assert away == "Drainer d no answer it does not answer"
 

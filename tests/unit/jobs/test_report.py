@@ -32,13 +32,13 @@ def test_the_line_names_lag_rate_time_and_what_holds_it_back() -> None:
     assert "held" not in render_line(replace(BUSY, held_seconds=0.0)), "what changes all the time holds nothing"
     assert render_line(replace(BUSY, held_seconds=0.0, stalled="Pump pump-2")).endswith("held by Pump pump-2")
     ddl = replace(BUSY, holding="ddl", held_stage="ddl", doing="a DDL is executed", batch_rows=5, batch_written=3)
-    assert render_line(ddl).endswith("held by ddl for 4.0 s, a DDL is executed: 5 read, 3 written")
+    assert render_line(ddl).endswith("held by ddl for 4.0 s: a DDL is executed (5 rows read, 3 written)")
 
 
 def test_the_line_before_anything_came() -> None:
     assert render_line(Progress()) == "lag - | 0 rows/s | resolved nothing yet | 0 rows"
     first = Progress(holding="apply", held_stage="apply", held_seconds=20.0, doing="rows are written", batch_rows=279_016)
-    assert render_line(first).endswith("| 0 rows | rows are written: 279,016 read, 0 written")
+    assert render_line(first).endswith("| 0 rows | rows are written (279,016 rows read, 0 written)")
     assert render_line(replace(first, holding="db1:3306: refused", stalled="db1:3306: refused")).endswith(
         "held by db1:3306: refused for 20.0 s"
     )

@@ -120,7 +120,7 @@ def test_the_steps_of_the_start_and_the_rows_of_a_batch_are_named(scene: Scene) 
     counts.begin(18, 279_016, 0, ())
     scene.clock.stage = Stage.APPLY
     counts.add(Written(50_000))
-    assert at_work() == "rows are written: 279,016 read, 50,000 written"
+    assert at_work() == "rows are written (279,016 rows read, 50,000 written)"
     scene.clock.stage = Stage.WAIT
     assert at_work() == ""
 
