@@ -292,6 +292,10 @@ def test_a_running_drainer_under_load_and_over_a_dead_pump(scene: Scene, window:
     eventually(lambda: window.text("rows-count") != before[0] and window.text("ddls") != before[1], seconds=LONGEST, what="they move")
     window.shows("tables", "demo.", LONGEST)
     window.shows("pumps", "pump-2", LONGEST)
+    assert {*window.run("return [...document.querySelectorAll('#ddls summary span:nth-of-type(2)')].map(one => one.textContent)")} <= {
+        "demo",
+        "demo_archive",
+    }
     assert (window.complaints(), window.shifts()) == ([], [])
 
     with scene.target.connect() as connection, connection.cursor() as cursor:
