@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--to", metavar="URL", default="", help="mysql://user:password@host:port in place of the private MariaDB")
     add_progress(options)
-    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING, listed_by="drainer")
+    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     for name in ("seconds", "rate"):
         if getattr(arguments, name) <= 0:

@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options.add_argument("--work-dir", type=Path, default=None, metavar="DIR", help="keep the Pumps' logs and the checkpoints here")
     add_progress(options)
-    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING, listed_by="drainer")
+    add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
     config = require_server(drainer_config(arguments))
     case = load(case_of(arguments.case))

@@ -159,8 +159,8 @@ class BatchApplier:
 
     def replay(self, span: UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span``, with the number of parts it was begun with; ``transactions`` is a batch read of it."""
-        self.clock.restart()
-        counts = BatchCounts()
+        self.clock.restart(counts := BatchCounts())
+        self.clock.stage = Stage.READ
         history = self._feed.snapshot()
         with self._keyed(transactions, history, span.parts) as events:
             controls = Controls(span.after_ts, span.upto_ts, ())
@@ -182,8 +182,7 @@ class BatchApplier:
             raise
 
     def _apply_batch(self, transactions: DataFrame, batch_id: int) -> None:
-        self.clock.restart()
-        counts = BatchCounts()
+        self.clock.restart(counts := BatchCounts())
         before, version = self._sink.commit_ts, self._applied.version
         if self._expect_big or self.behind or not self._try_local(transactions, counts):
             self._apply_big(transactions, counts)
@@ -362,7 +361,8 @@ class BatchApplier:
             try:
                 done = self._sink.apply_ddl(step, history, self._frozen)
             except DdlRefused as error:
-                self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, "; ".join((str(error), *step.losses))))
+                words = "; ".join((str(error), *step.losses))
+                self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, words, step.job.schema_name))
                 raise
         losses = tuple(dict.fromkeys((*step.losses, *done.losses)))
         counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
@@ -370,7 +370,8 @@ class BatchApplier:
         self._applied = step.applied
         counts.ddls += 1
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
-        self._note_ddl(DdlNote(step.commit_ts, step.restored, "filtered" if unwanted else done.fate, "; ".join(losses)))
+        fate = "filtered" if unwanted else done.fate
+        self._note_ddl(DdlNote(step.commit_ts, step.restored, fate, "; ".join(losses), step.job.schema_name))
 
     def _fitted(self, step: RowsStep, counts: BatchCounts, rows: pa.Table | None = None) -> RowsStep:
         """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number

@@ -49,7 +49,7 @@ class NodeReport:
             return Progress()
         at = int(self.status.get("LastTS") or 0)
         holding = "not known: a real Drainer does not say"
-        return Progress(at, age_of(at, now), holding=holding, state=self.node.state.value, pumps=pumps)
+        return Progress(at, age_of(at, now), holding=holding, held_seconds=age_of(at, now), state=self.node.state.value, pumps=pumps)
 
     def text(self) -> str:
         """Some lines: the state, how far it is, what holds it back, its Pumps, its findings."""
@@ -70,7 +70,7 @@ class NodeReport:
                 f"  lag {progress['lag_seconds']:.1f} s, {progress['rows_per_second']:,.0f} rows/s; since its start {progress['transactions']:,} "
                 f"transactions, {progress['row_events']:,} row events, {progress['ddls']:,} DDLs"
             )
-            lines.append(f"  held back by: {progress['holding'] or 'nothing'}")
+            lines.append(f"  held back by: {progress_in(progress).held or 'nothing'}")
         else:
             lines.append("  a real Drainer does not report what holds it back: if a Pump does, it is the Pump with the lowest position")
         if progress.get("unrecorded"):

@@ -207,18 +207,18 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
     return ConfigError(f"{of} has no command {name!r}" + (f"; did you mean {near[0]}?" if near else f"; {of} --help lists them"))
 
 
-def add_settings(
-    to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING, listed_by: str = ""
-) -> None:
+def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
     """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
-    ``otherwise``: by path, the defaults of this job that are not the model's; ``listed_by``: the job whose help has the other settings.
+    ``otherwise``: by path, the defaults of this job that are not the model's. Its help lists only these settings, and where all are.
     """
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    how = "a flag wins over the environment and the file; one dash or two; a switch needs no value"
-    group = to.add_argument_group("settings", f"each flag that {PROGRAM} {listed_by} --help lists" if listed_by else how)
+    where = f"those that `{PROGRAM} drainer --help` lists, too; " if otherwise else ""
+    group = to.add_argument_group(
+        "settings", f"{where}a flag wins over the environment and the file; one dash or two; a switch needs no value"
+    )
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
@@ -231,8 +231,8 @@ def add_settings(
             flags[f"--{setting.name}"] = None
         metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
-        shown = argparse.SUPPRESS if listed_by and setting.path not in otherwise else shown
-        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+        listed = shown if setting.path in otherwise or not otherwise else argparse.SUPPRESS
+        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=listed)
 
 
 def add_switch(to: JobParser, *flags: str, what: str) -> None:
@@ -243,8 +243,8 @@ def add_switch(to: JobParser, *flags: str, what: str) -> None:
 def add_progress(to: JobParser, live: str = "a live panel") -> None:
     """``--progress``, which ``jobs/stream/reporter.py`` obeys; ``live``: what ``auto`` shows on a terminal."""
     what = (
-        f"auto: {live} on a terminal, elsewhere a line of text after each change and every 30 s; line: the line on a terminal too; "
-        "json: one JSON object a line; none: nothing (default: auto)"
+        f"auto: {live} on a terminal, elsewhere a line of text every 30 s and when the state changes; line: the line on a terminal too; "
+        "json: one JSON object a line, with each change; none: nothing (default: auto)"
     )
     to.add_argument("--progress", choices=("auto", "line", "json", "none"), default="auto", metavar="FORM", help=what)
 

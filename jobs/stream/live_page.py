@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
-from pyspark_tidb_binlog.jobs.stream.page_state import Hold, PageFacts, SeenDdl, SeenFinding, seen_ddl, seen_finding, state_of
+from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts, SeenDdl, SeenFinding, seen_ddl, seen_finding, state_of
 from pyspark_tidb_binlog.jobs.stream.report import Progress
 from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.sink import KeptTable
@@ -42,7 +42,6 @@ class LivePage:
         self._facts, self._read, self._kept, self._clock = facts, read, kept, clock
         self._lock = threading.Lock()
         self._history = PageHistory(clock())
-        self._hold = Hold("", "", 0, clock())
         self._ddls: deque[SeenDdl] = deque(maxlen=_DDLS)
         self._notes: list[DdlNote] = []
         """All of the batch that is being applied, with their values."""
@@ -65,8 +64,7 @@ class LivePage:
         with self._lock:
             lag = progress.lag_seconds if progress.resolved_ts else None
             self._history.look(now, lag, progress.row_events, progress.transactions)
-            self._hold = self._hold.now(progress, now)
-            self._shown = state_of(self._facts, progress, self._history, self._hold, (self._ddls, self._findings), kept, now)
+            self._shown = state_of(self._facts, progress, self._history, (self._ddls, self._findings), kept, now)
 
     def take(self, report: BatchReport) -> None:
         """A batch is in the target."""

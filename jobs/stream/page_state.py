@@ -35,6 +35,8 @@ class SeenDdl:
     """When its fate was known."""
     ms: int
     """When it was committed upstream."""
+    database: str
+    """Where it was executed upstream: its text may name none."""
     text: str
     fate: str
     words: str
@@ -49,21 +51,6 @@ class SeenFinding:
     at: float
     """When the batch was in the target."""
     words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Where the stream is, and since when nothing more came into the target."""
-
-    stage: str
-    pump: str
-    resolved_ts: int
-    since: float
-
-    def now(self, progress: Progress, now: float) -> "Hold":
-        """The same a moment later: it lasts while neither the place nor the target moves."""
-        place = (progress.held_stage, progress.held_pump, progress.resolved_ts)
-        return self if place == (self.stage, self.pump, self.resolved_ts) else Hold(*place, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +73,7 @@ def seen_ddl(note: DdlNote, now: float, show_row_data: bool) -> SeenDdl:
     elif note.fate in _FROZEN:
         remedy = "The table is frozen: rows go on with the columns that both sides have. Alter the target's table by hand; errors/ddl says how to end it."
     words = _about(note.words, note, show_row_data)[:_WORDS]
-    return SeenDdl(now, physical_ms(note.commit_ts), _shown(note, show_row_data), note.fate, words, remedy)
+    return SeenDdl(now, physical_ms(note.commit_ts), note.database, _shown(note, show_row_data), note.fate, words, remedy)
 
 
 def seen_finding(finding: Finding, now: float, ddls: Iterable[DdlNote], show_row_data: bool) -> SeenFinding:
@@ -115,7 +102,6 @@ def state_of(
     facts: PageFacts,
     progress: Progress,
     history: PageHistory,
-    hold: Hold,
     seen: tuple[Iterable[SeenDdl], Iterable[SeenFinding]],
     kept: Sequence[KeptTable],
     now: float,
@@ -124,9 +110,6 @@ def state_of(
     rows, transactions = history.rates()
     ddls, findings = list(seen[0])[::-1], list(seen[1])[::-1]
     known = replace(facts_of(progress), newest_finding=findings[0].words if findings else "")
-    stage = _STAGES.get(hold.stage, hold.stage)
-    if hold.stage == "read" and (hold.pump or facts.delivery is Delivery.SORTED):
-        stage = "source"
     return {
         "version": LAYOUT,
         "release": VERSION,
@@ -140,7 +123,7 @@ def state_of(
         "checkpoint": {"ts": str(progress.resolved_ts), "ms": physical_ms(progress.resolved_ts)},
         "rates": {"rows": round(rows, 1), "transactions": round(transactions, 1)},
         "counts": {name: getattr(progress, name) for name in ("row_events", "transactions", "ddls", "batches", "findings", "fakes_sent")},
-        "hold": {"stage": stage, "ddl": hold.stage == "ddl", "pump": hold.pump, "words": progress.holding[:_WORDS], "since": hold.since},
+        "hold": _hold(facts, progress, now),
         "stalled": progress.stalled[:_WORDS],
         "bootstrap": progress.bootstrap,
         "unrecorded": progress.unrecorded[:_WORDS],
@@ -157,7 +140,7 @@ def state_of(
         "tables": [asdict(table) for table in history.busiest(now, _MOST_TABLES)],
         "ddls": [asdict(ddl) for ddl in ddls],
         "findings": [asdict(finding) for finding in findings],
-        "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in raised(known)],
+        "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in sorted(raised(known), key=lambda one: one.alarm.severity)],
         "kept": [
             {
                 "name": table.name,
@@ -169,4 +152,19 @@ def state_of(
             for table in sorted(kept, key=lambda table: (not table.why, -(table.bytes or 0), table.name))[:_MOST_KEPT]
         ],
         "kept_tables": len(kept),
+    }
+
+
+def _hold(facts: PageFacts, progress: Progress, now: float) -> dict[str, Any]:
+    stage = _STAGES.get(progress.held_stage, progress.held_stage)
+    if progress.held_stage == "read" and (progress.held_pump or facts.delivery is Delivery.SORTED):
+        stage = "source"
+    return {
+        "stage": stage,
+        "ddl": progress.held_stage == "ddl",
+        "pump": progress.held_pump,
+        "words": progress.holder[:_WORDS],
+        "since": now - progress.held_seconds,
+        "doing": progress.at_work,
+        "starting": progress.starting,
     }

@@ -112,7 +112,7 @@ def _stream_rows(facts: PanelFacts, width: int) -> Rows:
         ("lag", _lag(facts, max(_LEAST_BARS, min(_MOST_BARS, width - _BESIDE_BARS)))),
         ("rows/s", Text(f"{progress.rows_per_second:,.0f}   since the start: {counts}")),
         ("target", Text(f"at {as_time(progress.resolved_ts)} UTC" if progress.resolved_ts else "nothing applied yet")),
-        ("held by", _wrapped(progress.holding or "nothing", "yellow" if progress.stalled else "")),
+        _standing(progress),
         ("Pumps", Group(*_pump_lines(progress.pumps))),
         ("last DDL", _cut(progress.last_ddl or "none since the start")),
     ]
@@ -120,6 +120,13 @@ def _stream_rows(facts: PanelFacts, width: int) -> Rows:
         rows.append(("Delta", _wrapped(progress.unrecorded, "red")))
     rows.append(("findings", Group(*_finding_lines(progress))))
     return rows
+
+
+def _standing(progress: Progress) -> tuple[str, RenderableType]:
+    """Until the first batch is applied, the step of the start."""
+    if progress.starting:
+        return "start", _wrapped(progress.at_work)
+    return "held by", _wrapped(progress.held or "nothing", "yellow" if progress.stalled else "")
 
 
 def _lag(facts: PanelFacts, bars: int) -> Text:
@@ -149,7 +156,7 @@ def _pump_lines(pumps: Sequence[SeenPump]) -> list[Text]:
         if pump.trouble:
             lines.append(Text.assemble(plain(pump.name), " ", state, (f" not reachable: {plain(pump.trouble)}", "red"), overflow="fold"))
         else:
-            read = f" read up to {duration_in_words(pump.lag_seconds)} ago" if pump.read_upto else " nothing read yet"
+            read = f" {duration_in_words(pump.lag_seconds)} behind" if pump.read_upto else " nothing read yet"
             lines.append(Text.assemble(plain(pump.name), " ", state, read, overflow="fold"))
     if len(pumps) > _PUMPS:
         lines.append(Text(f"and {len(pumps) - _PUMPS:,} more", "dim"))

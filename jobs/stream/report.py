@@ -5,6 +5,7 @@ under its name. Names are stable; a later version may add fields.
 """
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class SeenPump:
     read_upto: int = 0
     """The newest ts received from it; 0 = none yet."""
     lag_seconds: float = 0.0
-    """Age of ``read_upto``."""
+    """Age of ``read_upto`` when the source reported it: while a batch is applied, the source reports nothing."""
     trouble: str = ""
     """Why the Pump is not reachable; empty = it is."""
 
@@ -54,7 +55,7 @@ class Progress:
     row_events: int = 0
     ddls: int = 0
     holding: str = ""
-    """The stage or the Pump that holds resolved_ts back, in words; empty = nothing does."""
+    """The stage or the Pump for which resolved_ts waits, in words; empty = for none. In a healthy stream it changes all the time."""
     held_stage: str = ""
     """Where that is: ``read``, ``history``, ``plan``, ``apply`` or ``ddl`` of a batch; ``source`` between two batches; ``pair``: what is read and not released
     is as much as may be.
@@ -85,6 +86,37 @@ class Progress:
     """The TiDB servers that write no binlogs, and since when, in words; empty = none is known."""
     still_seconds: float = 0.0
     """Since when no batch was applied. Idle Pumps promise something every few seconds, so it is small while nothing is held back."""
+    held_seconds: float = 0.0
+    """For how long ``holding`` has held resolved_ts at the same place; 0 = not for so long (3 s; a silent Pump 10 s) that anything is held back."""
+    doing: str = ""
+    """The step of the start, or of the batch under way, in words; empty = the stream waits for binlogs."""
+    batch_rows: int = 0
+    """Row events that the batch under way has read; 0 = not known yet."""
+    batch_written: int = 0
+    """Rows that it has written. Less than its row events if a row changes more than once."""
+
+    @property
+    def holder(self) -> str:
+        """What holds resolved_ts back; empty = nothing does."""
+        return self.holding if self.held_seconds or self.stalled else ""
+
+    @property
+    def starting(self) -> bool:
+        """Whether the first batch is still being applied, and waits for nobody."""
+        return bool(self.at_work) and not (self.batches or self.stalled)
+
+    @property
+    def at_work(self) -> str:
+        """``doing``, with the rows of the batch; empty, too, while it waits for somebody else."""
+        if self.holding not in ("", self.held_stage):
+            return ""
+        return f"{self.doing} ({self.batch_rows:,} rows read, {self.batch_written:,} written)" if self.batch_rows else self.doing
+
+    @property
+    def held(self) -> str:
+        """The holder, for how long, and what it does."""
+        seconds = f" for {duration_in_words(self.held_seconds)}" if self.held_seconds else ""
+        return self.holder and f"{self.holder}{seconds}" + (f": {self.at_work}" if self.at_work else "")
 
     def __str__(self) -> str:
         return render_line(self)
@@ -117,8 +149,9 @@ def pumps_of(reported: Mapping[str, Any], now: float, resolved_ts: int = 0) -> t
     """The Pumps, from what the source reports of them between two batches; ``now``: seconds since the epoch. ``resolved_ts``: every Pump was read up to here."""
     promises, states, away = (reported.get(name) or {} for name in ("promises", "states", "unreachable"))
     promises = {pump: max(promise, resolved_ts) for pump, promise in promises.items()}
-    names = sorted({*promises, *away})
-    return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), age_of(promises.get(n, 0), now), away.get(n, "")) for n in names)
+    names, reached = sorted({*promises, *away}), reported.get("reached") or {}
+    ages = {name: min(age_of(promises.get(name, 0), now), reached.get(name, math.inf)) for name in names}
+    return tuple(SeenPump(n, states.get(n, ""), promises.get(n, 0), ages[n], away.get(n, "")) for n in names)
 
 
 def age_of(ts: int, now: float) -> float:
@@ -152,8 +185,10 @@ def render_line(progress: Progress, width: int = 0) -> str:
         parts.append(f"{progress.ddls:,} DDL")
     if progress.findings:
         parts.append(f"{progress.findings:,} FINDINGS")
-    if progress.holding:
-        parts.append(f"held by {plain(progress.holding)}")
+    if progress.starting:
+        parts.append(progress.at_work)
+    elif progress.holder:
+        parts.append(f"held by {plain(progress.held)}")
     return _wrapped(" | ".join(parts), width)
 
 
@@ -218,7 +253,7 @@ def facts_of(progress: Progress) -> Facts:
         copying=progress.bootstrap,
         lag_seconds=progress.lag_seconds if begun else None,
         still_seconds=progress.still_seconds,
-        holding=progress.holding,
+        holding=progress.holder,
         waiting=progress.stalled,
         unrecorded=progress.unrecorded,
         silent=progress.silent,

@@ -5,7 +5,7 @@
     json   one JSON object a line: ``{"message": text}``, a ``Progress``, and at last ``{"summary": Progress and "seconds"}``
     none   no progress, no messages and no summary
 
-Lines that are not redrawn go out when something changed, and every ``EVERY_SECONDS`` when nothing did.
+Lines that are not redrawn go out every ``EVERY_SECONDS``, and at once when the state changes; those of JSON with each change of a count, too.
 
 Promises: messages appear whole, above the redrawn part; so does what other code prints to the same terminal through Python.
 """
@@ -71,14 +71,17 @@ def reporter_of(read: Callable[[], Progress], given: argparse.Namespace, title: 
 
 
 def newsworthy(progress: Progress) -> tuple[object, ...]:
-    """The facts whose change prints a line: rows, DDLs, findings, states, Pumps, and services that do not answer."""
+    """The facts whose change prints a line: steps of the start, findings, states, Pumps, and services that do not answer."""
     pumps = tuple((pump.name, pump.state, bool(pump.trouble)) for pump in progress.pumps)
-    counts = (progress.row_events, progress.ddls, progress.findings, progress.state, progress.bootstrap)
-    return (*counts, progress.stalled, bool(progress.unrecorded), pumps)
+    start = "" if progress.batches else (progress.doing, progress.batch_rows)
+    return (start, progress.findings, progress.state, bool(progress.bootstrap), progress.stalled, bool(progress.unrecorded), pumps)
 
 
 class InPlace:
-    """Something that is redrawn on a terminal, and lines above it that stay. Not thread-safe."""
+    """Something that is redrawn on a terminal, and lines above it that stay. Not thread-safe.
+
+    The cursor is on the line below: the ``^C`` that a terminal writes there is removed with the rest.
+    """
 
     def __init__(self, out: TextIO, size: Callable[[], os.terminal_size] = shutil.get_terminal_size) -> None:
         self._out = out
@@ -92,7 +95,7 @@ class InPlace:
         """Draw ``frame`` in the place of the one before."""
         columns, lines = self._size()
         back = self._back(columns)
-        self._frame, self._columns = frame(columns, lines), columns
+        self._frame, self._columns = frame(columns, lines) + "\n", columns
         self._write(back + self._frame)
 
     def say(self, text: str) -> None:
@@ -107,8 +110,6 @@ class InPlace:
 
     def keep(self) -> None:
         """What is drawn stays, as it is."""
-        if self._frame:
-            self._write("\n")
         self._frame = ""
 
     def _back(self, columns: int) -> str:
@@ -167,6 +168,8 @@ class Lines:
     def show(self, progress: Progress) -> None:
         """Print it, if that is due."""
         news, now = newsworthy(progress), self._clock()
+        if self._as_json:
+            news = (*news, progress.row_events, progress.ddls, progress.bootstrap)
         if news == self._news and now - self._printed_at < EVERY_SECONDS:
             return
         self._news, self._printed_at = news, now

@@ -24,7 +24,18 @@ from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
 
+HELD_SECONDS, SILENT_SECONDS = 3.0, 10.0
+"""After how long a holder is named. An idle Pump promises something every 3 seconds: the second one is for a Pump of which nothing else is known."""
 _RATE_SECONDS = 5.0
+_DOING = {
+    Stage.READ: "binlogs are read",
+    Stage.HISTORY: "the DDL history is waited for",
+    Stage.PLAN: "rows are planned",
+    Stage.APPLY: "rows are written",
+    Stage.DDL: "a DDL is executed",
+}
+_STARTING = {"Getting offsets": "the start asks the Pumps what they have", "Processing": "Spark plans the first batch"}
+"""By how the state of Spark's query begins, before the first batch."""
 _SHOWN_FINDINGS = 20
 """How many of the newest findings progress and summary show; the Delta table has all."""
 
@@ -54,6 +65,8 @@ class StreamProgress:
         self._advanced_at = self.applied_at
         """The same of a batch, which may be empty, or of a step of it."""
         self._stood_at = 0
+        self._place: tuple[object, ...] = ()
+        self._placed_at = 0.0
 
     def take(self, report: BatchReport) -> None:
         """Count a batch that is in the target."""
@@ -64,7 +77,6 @@ class StreamProgress:
                 batches=self._totals.batches + 1,
                 transactions=self._totals.transactions + report.transactions,
                 row_events=self._totals.row_events + report.row_events,
-                ddls=self._totals.ddls + report.ddls,
                 findings=self._totals.findings + len(report.findings),
                 newest_findings=(self._totals.newest_findings + words)[-_SHOWN_FINDINGS:],
             )
@@ -88,7 +100,7 @@ class StreamProgress:
         """A DDL was applied, skipped or refused."""
         if note.fate != REFUSED:
             with self._lock:
-                self._totals = dataclasses.replace(self._totals, last_ddl=one_ddl(note.query))
+                self._totals = dataclasses.replace(self._totals, ddls=self._totals.ddls + 1, last_ddl=one_ddl(note.query))
 
     def told_state(self, state: NodeState) -> None:
         """The node's state is now this one."""
@@ -114,7 +126,7 @@ class StreamProgress:
             # A batch of many steps moves the target long before it ends.
             self._stood_at, self._advanced_at = resolved, now
         reported = self._source = _reported(query)
-        held = self._held(reported, gate)
+        held, counts = self._held(reported, gate), self._clock.counts
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
         missing = away(gate.file) if gate is not None else {}
         self._metrics.pumps(reported)
@@ -128,6 +140,10 @@ class StreamProgress:
             rows_per_second=rows / _RATE_SECONDS,
             fakes_sent=self._fakes_sent,
             holding=held.words,
+            held_seconds=self._held_seconds(held, resolved, now),
+            doing=self._doing(query),
+            batch_rows=0 if self._clock.idle else counts.row_events,
+            batch_written=0 if self._clock.idle else counts.rows_written,
             held_stage=held.stage,
             held_pump=held.pump,
             state=self._metrics.state.value,
@@ -136,6 +152,21 @@ class StreamProgress:
             silent=tuple(server.words for server in silent),
             still_seconds=now - self._advanced_at,
         )
+
+    def _held_seconds(self, held: "_HeldAt", resolved: int, now: float) -> float:
+        """Since when neither the place nor the target has moved; 0.0: not for long enough that the place is a holder."""
+        if (place := (held.stage, held.pump, resolved)) != self._place:
+            self._place, self._placed_at = place, now
+        least = SILENT_SECONDS if held.pump and held.stage == "source" and not held.stalled else HELD_SECONDS
+        return now - self._placed_at if held.words and now - self._placed_at >= least else 0.0
+
+    def _doing(self, query: StreamingQuery | None) -> str:
+        if (stage := self._clock.stage) is not Stage.START:
+            return _DOING.get(stage, "")
+        if query is None:
+            return "the start opens the target and the DDL history"
+        message = str(query.status["message"])
+        return next((words for begin, words in _STARTING.items() if message.startswith(begin)), "Spark opens the stream")
 
     def _held(self, reported: Mapping[str, Any], gate: BatchGate | None) -> "_HeldAt":
         if (error := self._sink.waiting_for) is not None:
@@ -148,7 +179,7 @@ class StreamProgress:
             return _HeldAt(stage.value, stage, stalled=outside)
         if (state := self._metrics.state) is not NodeState.ONLINE:
             return _HeldAt(f"an operator ({state.value})", "source", stalled=outside)
-        words = held_by(reported) or (stage.value if stage is Stage.START else "")
+        words = held_by(reported)
         unreachable = sorted(reported.get("unreachable") or {})
         pump = reported.get("held_by") or (unreachable[0] if len(unreachable) == 1 else "")
         return _HeldAt(words, "" if not words else "pair" if reported.get("holding") else "source", pump, outside)

@@ -37,6 +37,8 @@ class StageClock:
 
     def __init__(self) -> None:
         self.stage = Stage.START
+        self.counts = BatchCounts()
+        """Of the batch under way, or of the newest."""
         self._seconds: dict[str, float] = {}
 
     @property
@@ -60,9 +62,9 @@ class StageClock:
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[other] = self._seconds.get(other, 0.0) + seconds
 
-    def restart(self) -> None:
-        """Count from zero for a new batch."""
-        self._seconds = {}
+    def restart(self, counts: "BatchCounts") -> None:
+        """Count from zero for a new batch, which has these ``counts``."""
+        self.counts, self._seconds = counts, {}
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -103,6 +105,8 @@ class DdlNote:
     """``executed`` or another one of ``DdlResult.fate``; ``REFUSED``: the stream stops there."""
     words: str = ""
     """What the target lacks of it, or why it was refused and what to do; may contain row data."""
+    database: str = ""
+    """Where it was executed upstream."""
 
 
 @dataclass(frozen=True, slots=True)

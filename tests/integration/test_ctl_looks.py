@@ -43,7 +43,9 @@ ROOT = Path(__file__).parents[2]
 def test_status_names_what_holds_progress_back(service: ClusterService, capsys: pytest.CaptureFixture[str]) -> None:
     stream = PretendedStream(lambda: AT)
     stream.positions = {"p1": AT + 9, "p2": AT}
-    stream.progress = as_json(Progress(AT, 3.25, 12.0, 4, 5, 6, 7, "Pump p2 since 2020", findings=1, newest_findings=("rows `d`.`t`",)))
+    stream.progress = as_json(
+        Progress(AT, 3.25, 12.0, 4, 5, 6, 7, "Pump p2 since 2020", held_seconds=9.0, findings=1, newest_findings=("rows `d`.`t`",))
+    )
     node = stream.node(RegistryClient(service.url), "d1").start()
     try:
         assert main(["status", "-registry", service.url]) == 0
@@ -211,6 +213,7 @@ def test_status_is_watched_on_a_terminal_until_ctrl_c(service: ClusterService, r
         6,
         7,
         "Pump p2 since 2020",
+        held_seconds=9.0,
         last_ddl="CREATE TABLE `[red]` (a INT)",
         pumps=(SeenPump("p2", "paused", AT, 9.0),),
     )
@@ -229,11 +232,11 @@ def test_status_is_watched_on_a_terminal_until_ctrl_c(service: ClusterService, r
                 "· online",
                 "lag      3.2 s",
                 "held by  Pump p2 since 2020",
-                "p2 paused read up to",
+                "p2 paused 9.0 s behind",
                 "CREATE TABLE `[red]` (a INT)",
             )
-            stream.progress = {"holding": "apply", "later": 1, "resolved_ts": AT}
-            shows("held by  apply", "p1  read up to")
+            stream.progress = {"holding": "apply", "held_seconds": 5, "later": 1, "resolved_ts": AT}
+            shows("held by  apply for 5.0 s", " behind")
             node.stop()
             registry.put_status(DRAINERS, NodeStatus("d1", "127.0.0.1:1", NodeState.ONLINE, AT))
             shows("no answer", "does not answer")

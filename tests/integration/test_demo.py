@@ -69,7 +69,7 @@ def test_the_demo_ends_well_on_a_terminal(tmp_path):
         eventually(lambda: "last DDL" in demo.output.rpartition("\x1b[2J")[2], seconds=400, seen=lambda: demo.output, pause=0.05)
         assert demo.wait(600) == 0, demo.output
     drawn = " ".join(re.sub(r"\x1b\[[\d;]*m", "", demo.output).split())
-    for words in ("demo · online", "lag", "rows/s", "held by", "pump-1 online read up to", "CREATE TABLE", "findings none"):
+    for words in ("demo · online", "lag", "rows/s", "held by", "pump-1 online 0.", "s behind", "CREATE TABLE", "findings none"):
         assert words in drawn, words
     shown = "".join(demo.screen)
     assert re.match(

@@ -1,6 +1,7 @@
 """The page in a real browser: over a stream that moves by hand, and over a running drainer."""
 
 import itertools
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -60,7 +61,13 @@ class Stream:
         looks, ts = next(self.looks), tso(int(time.time() * 1000) - 300)
         self.page.take(BatchReport(looks, ts - 1, ts, 5, 7, 90, 0, 0, 0, tables={"shop.orders": 60, f"shop.{HOSTILE}": 30}))
         pumps = (SeenPump("pump-1", "online", ts, 0.3), SeenPump("pump-2", "online", ts, 0.2))
-        given = replace(self.progress, resolved_ts=ts, lag_seconds=0.3 + looks % 3 / 10, row_events=90 * looks, transactions=7 * looks)
+        given = replace(
+            self.progress,
+            resolved_ts=ts,
+            lag_seconds=self.progress.lag_seconds or 0.3 + looks % 3 / 10,
+            row_events=90 * looks,
+            transactions=7 * looks,
+        )
         return replace(given, batches=looks, pumps=given.pumps or pumps)
 
     def __enter__(self) -> "Stream":
@@ -95,8 +102,13 @@ def test_the_figures_move_and_nothing_else_does(window: Browser, often: None) ->
         eventually(
             lambda: int(window.run("return document.querySelectorAll('#lags path.line')[0].getAttribute('d').length")) > 8, what="a line"
         )
-        stream.page.note_ddl(DdlNote(tso(int(time.time() * 1000)), "ALTER TABLE t ADD COLUMN c INT", "executed"))
-        window.shows("ddls", "ALTER TABLE t ADD COLUMN c INT")
+        for number in range(20):
+            stream.page.note_ddl(
+                DdlNote(tso(int(time.time() * 1000)), f"ALTER TABLE t ADD COLUMN c{number} INT", "executed", database="shop")
+            )
+        assert "executedshopALTER TABLE t ADD COLUMN c19 INT" in window.shows("ddls", "ALTER TABLE t ADD COLUMN c19 INT")
+        rows = "const box = document.getElementById('ddls'); return [box.clientHeight % box.firstElementChild.offsetHeight, box.scrollHeight > box.clientHeight]"
+        assert window.run(rows) == [0, True], "the last row that is seen is not cut"
         assert "began at" in window.text("history") and window.text("notice") == "No alarm is on."
         assert (window.complaints(), window.shifts()) == ([], [])
         asked = window.run("return performance.getEntriesByType('resource').map(one => one.name)")
@@ -107,7 +119,7 @@ def test_the_figures_move_and_nothing_else_does(window: Browser, often: None) ->
 def test_a_phone_has_no_sideways_scroll_whatever_the_names(window: Browser, dark: bool) -> None:
     long = "n" * 300
     pumps = (SeenPump(long, "online", 1, 5.0, f"refused: {long}"),)
-    with Stream(Progress(pumps=pumps, holding=f"Pump {long}", held_stage="source", held_pump=long)) as stream:
+    with Stream(Progress(pumps=pumps, holding=f"Pump {long}", held_stage="source", held_pump=long, held_seconds=9.0)) as stream:
         stream.page.take(BatchReport(0, 1, 2, 5, 1, 9, 0, 0, 0, tables={long: 10**9}, findings=(Finding(FindingKind.ROWS, long),)))
         stream.page.note_ddl(DdlNote(tso(1), f"DROP TABLE {long}", "skipped", f"frozen: {long}"))
         window.open(stream.url, PHONE, 900, dark=dark)
@@ -118,10 +130,74 @@ def test_a_phone_has_no_sideways_scroll_whatever_the_names(window: Browser, dark
         assert (sum(map(int, ground[4:-1].split(","))) < 200) is dark
 
 
+BUSY = Progress(holding="apply", held_stage="apply", doing="rows are written", batch_rows=812_000, batch_written=244_100)
+AWAY = SeenPump("pump-1", "online", 1, 2.0, "refused")
+
+
+@pytest.mark.parametrize(
+    ("progress", "pill", "notice", "hold"),
+    [
+        (replace(BUSY, holding="Pump pump-1 since 2026", held_stage="source"), "pill good", "No alarm is on.", "Nothing holds progress."),
+        (Progress(pumps=(AWAY,), findings=1), "pill bad", "Critical alarm: pump-unreachable. Warning: findings.", "Nothing holds"),
+        (
+            replace(BUSY, lag_seconds=310.0),
+            "pill warn",
+            "Warning: lag.",
+            "Catching up: rows are written (812,000 rows read, 244,100 written).",
+        ),
+        (replace(BUSY, holding="db1: away", stalled="db1: away"), "pill bad", "Critical alarm: waiting.", "Held by db1: away."),
+        (
+            replace(BUSY, held_seconds=9.0),
+            "pill good",
+            "No alarm is on.",
+            "Held by apply: rows are written (812,000 rows read, 244,100 written).",
+        ),
+        (replace(BUSY, state="paused"), "pill warn", "Warning: drainer-paused.", "Nothing holds progress."),
+    ],
+    ids=["fine", "alarm", "catching up", "target away", "held", "paused"],
+)
+def test_pill_banner_and_card_agree(window: Browser, progress: Progress, pill: str, notice: str, hold: str) -> None:
+    with Stream(progress) as stream:
+        window.open(stream.url)
+        window.shows("hold", hold)
+        window.shows("notice", notice)
+        assert window.run("return document.getElementById('state').className") == pill
+        assert [name for name in ("alarm", "finding") if window.one(f"#{name}-card").is_displayed()] == (
+            ["alarm"] if "No" not in notice else []
+        )
+        assert all(f"{name}: " in window.text("alarms") for name in re.findall(r"[:,] ([a-z-]+)", notice))
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_peak_that_is_over_is_cut_and_named(window: Browser, lasts: bool) -> None:
+    """Of an hour with lags of half a second."""
+    seconds = iter(range(3_599, 0, -1))
+    now, progress = time.time(), Progress()
+    ago = 3_600
+    page = LivePage(PageFacts("drainer-1", "db1:3306", "mysql", Delivery.RAW, False), lambda: progress, lambda: (), lambda: now - ago)
+    for ago in seconds:
+        peak = ago < 10 if lasts else 900 < ago < 905
+        progress = Progress(tso(1), 170.0 if peak else 0.5, 10 * (3_600 - ago))
+        page.look()
+    node = PretendedStream(page=page.state).node(None)
+    node.start()
+    try:
+        window.open(f"http://{node.address}/")
+        eventually(lambda: window.text("lags"), what="a chart")
+        assert ("lag, cut: the peak is 2.8 min at " in window.text("lags")) is not lasts and "Highest lag 2.8 min" in window.text("reading")
+        scale = window.run("return document.querySelectorAll('#lags text')[2].textContent")
+        assert scale == ("4 min" if lasts else "1 s"), "of what is usual, while the peak is over"
+    finally:
+        node.stop()
+
+
 def test_text_from_upstream_stays_text(window: Browser) -> None:
     pumps = (SeenPump(HOSTILE, HOSTILE, 1, 5.0, HOSTILE),)
     stream = Stream(
-        Progress(pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, unrecorded=HOSTILE), kind="lake"
+        Progress(
+            pumps=pumps, holding=HOSTILE, held_stage="source", held_pump=HOSTILE, stalled=HOSTILE, held_seconds=9.0, unrecorded=HOSTILE
+        ),
+        kind="lake",
     )
     stream.kept = (KeptTable(HOSTILE, 5, tso(1), "stale", HOSTILE),)
     with stream:
@@ -216,6 +292,10 @@ def test_a_running_drainer_under_load_and_over_a_dead_pump(scene: Scene, window:
     eventually(lambda: window.text("rows-count") != before[0] and window.text("ddls") != before[1], seconds=LONGEST, what="they move")
     window.shows("tables", "demo.", LONGEST)
     window.shows("pumps", "pump-2", LONGEST)
+    assert {*window.run("return [...document.querySelectorAll('#ddls summary span:nth-of-type(2)')].map(one => one.textContent)")} <= {
+        "demo",
+        "demo_archive",
+    }
     assert (window.complaints(), window.shifts()) == ([], [])
 
     with scene.target.connect() as connection, connection.cursor() as cursor:

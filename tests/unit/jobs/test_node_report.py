@@ -20,10 +20,12 @@ def test_while_tables_are_copied() -> None:
 def test_a_stream() -> None:
     text = NodeReport(NODE, as_json(Progress(lag_seconds=2, row_events=7)), {"LastTS": 0, "PumpPos": {"pump-1": 1}}, "").text()
     assert "lag 2.0 s" in text and "not begun" not in text
+    healthy = as_json(Progress(row_events=7, holding="Pump pump-1"))
+    assert "held back by: nothing" in NodeReport(NODE, healthy, {"LastTS": 0}, "").text()
 
 
 def test_nothing_that_a_terminal_obeys_is_shown() -> None:
-    hostile = Progress(holding="a\x1b[2J\nb", findings=1, newest_findings=("c\x07",))
+    hostile = Progress(holding="a\x1b[2J\nb", held_seconds=9.0, findings=1, newest_findings=("c\x07",))
     text = NodeReport(NODE, as_json(hostile), {"LastTS": 0}, "").text()
     assert "held back by: a\\x1b[2J b" in text and "- c\\x07" in text
 
@@ -40,5 +42,5 @@ def test_what_is_seen_of_a_stream() -> None:
         2.0,
         "online",
         (SeenPump("p1", "", tso(2_000), 1.0),),
-    ) and "a real Drainer" in real.holding
+    ) and "a real Drainer" in real.held
     assert NodeReport(NODE, {}, {}, "away").seen(3.0) == Progress()

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
-from pyspark_tidb_binlog.jobs.stream.page_state import Hold, PageFacts, seen_ddl, seen_finding, state_of
+from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts, seen_ddl, seen_finding, state_of
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
@@ -25,9 +25,8 @@ FACTS = PageFacts("drainer-1", "db1:3306", "mysql", Delivery.RAW, False)
 AT_WORK = Progress(TS, 0.3, 812.0, 12, 3_000, 279_016, 3, pumps=(SeenPump("pump-1", "online", TS, 0.3),))
 
 
-def shown(progress: Progress, facts: PageFacts = FACTS, since: float = NOW, **more: Any) -> dict[str, Any]:
-    hold = Hold(progress.held_stage, progress.held_pump, progress.resolved_ts, since)
-    state = state_of(facts, progress, PageHistory(NOW), hold, more.get("seen", ((), ())), more.get("kept", ()), NOW)
+def shown(progress: Progress, facts: PageFacts = FACTS, **more: Any) -> dict[str, Any]:
+    state = state_of(facts, progress, PageHistory(NOW), more.get("seen", ((), ())), more.get("kept", ()), NOW)
     found: dict[str, Any] = json.loads(json.dumps(state, ensure_ascii=True))
     return found
 
@@ -59,13 +58,13 @@ def test_the_stage_that_holds_progress(held: dict[str, str], delivery: Delivery,
     assert (hold["stage"], hold["ddl"], hold["pump"]) == (stage, ddl, held.get("held_pump", ""))
 
 
-def test_a_hold_lasts_while_neither_its_place_nor_the_target_moves() -> None:
-    applying = replace(AT_WORK, held_stage="apply")
-    hold = Hold("", "", 0, NOW).now(applying, NOW + 1)
-    assert hold.since == NOW + 1
-    assert hold.now(applying, NOW + 9).since == NOW + 1
-    assert hold.now(replace(applying, resolved_ts=TS + 1), NOW + 9).since == NOW + 9, "a busy stream is found at one stage again and again"
-    assert hold.now(replace(applying, held_stage="ddl"), NOW + 9).since == NOW + 9
+def test_the_page_names_a_holder_and_a_step_of_the_start() -> None:
+    applying = replace(AT_WORK, holding="apply", held_stage="apply", doing="rows are written", batch_rows=5, batch_written=3)
+    hold = shown(applying)["hold"]
+    assert (hold["words"], hold["doing"], hold["starting"]) == ("", "rows are written (5 rows read, 3 written)", False)
+    assert shown(replace(applying, batches=0))["hold"]["starting"]
+    hold = shown(replace(applying, held_seconds=7.0))["hold"]
+    assert (hold["words"], hold["since"]) == ("apply", NOW - 7)
 
 
 def test_an_alarm_says_what_to_do() -> None:
@@ -119,6 +118,7 @@ def test_of_a_long_ddl_the_reason_is_shown(show: bool) -> None:
 
 
 def test_a_ddl_that_was_executed_asks_for_nothing_and_a_skipped_one_does() -> None:
+    assert seen_ddl(DdlNote(TS, "DROP TABLE t", "executed", database="shop"), NOW, False).database == "shop"
     fates = {fate: seen_ddl(DdlNote(TS, "DROP TABLE t", fate), NOW, False).remedy for fate in ("executed", "filtered", "quarantined")}
     assert not fates["executed"] and not fates["filtered"] and "frozen" in fates["quarantined"]
 

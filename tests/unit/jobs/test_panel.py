@@ -28,6 +28,7 @@ BUSY = Progress(
     newest_findings=("rows `d`.`t`",),
     pumps=PUMPS,
     last_ddl="CREATE TABLE t (a INT)",
+    held_seconds=4.0,
 )
 WIDTHS = (60, 80, 120)
 HOSTILE = "`[red]x[/red]`\x1b[31m\x1b]0;title\x07\r\nb\x9b2J\u202e[/] :smile: \udcff"
@@ -57,8 +58,8 @@ def test_a_stream(width: int) -> None:
         "█ highest 3.3 min",
         "rows/s 8,312 since the start: 279,016 rows, 3,000 transactions, 3 DDLs",
         "target at 2026-09-21 14:13:20.123 UTC",
-        "held by Pump pump-2",
-        "Pumps pump-1 online read up to 0.3 s ago pump-2 paused not reachable: UNAVAILABLE: refused",
+        "held by Pump pump-2 for 4.0 s",
+        "Pumps pump-1 online 0.3 s behind pump-2 paused not reachable: UNAVAILABLE: refused",
         "last DDL CREATE TABLE t (a INT)",
         "findings 4, the newest: rows `d`.`t`",
     ):
@@ -94,6 +95,8 @@ def test_the_first_load() -> None:
 def test_before_anything_came_and_without_an_answer() -> None:
     words = words_of(recorded(PanelFacts("demo", Progress()), 80))
     assert "lag - rows/s 0" in words and "target nothing applied yet held by nothing Pumps none has answered yet last DDL none" in words
+    first = Progress(doing="rows are written", batch_rows=5_000, batch_written=70)
+    assert "start rows are written (5,000 rows read, 70 written) Pumps" in words_of(recorded(PanelFacts("demo", first), 80))
     away = words_of(recorded(PanelFacts("Drainer d", Progress(), (), "it does not answer"), 80))
     assert away == "Drainer d no answer it does not answer"
 

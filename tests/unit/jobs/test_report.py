@@ -22,15 +22,26 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
 
 TS = tso(1_790_000_000_123)
-BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2")
+BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2", held_seconds=4.0)
 
 
 def test_the_line_names_lag_rate_time_and_what_holds_it_back() -> None:
-    assert render_line(BUSY) == ("lag 0.4 s | 8,312 rows/s | resolved 2026-09-21 14:13:20.123 | 279,016 rows | 3 DDL | held by Pump pump-2")
+    assert render_line(BUSY) == (
+        "lag 0.4 s | 8,312 rows/s | resolved 2026-09-21 14:13:20.123 | 279,016 rows | 3 DDL | held by Pump pump-2 for 4.0 s"
+    )
+    assert "held" not in render_line(replace(BUSY, held_seconds=0.0)), "what changes all the time holds nothing"
+    assert render_line(replace(BUSY, held_seconds=0.0, stalled="Pump pump-2")).endswith("held by Pump pump-2")
+    ddl = replace(BUSY, holding="ddl", held_stage="ddl", doing="a DDL is executed", batch_rows=5, batch_written=3)
+    assert render_line(ddl).endswith("held by ddl for 4.0 s: a DDL is executed (5 rows read, 3 written)")
 
 
 def test_the_line_before_anything_came() -> None:
     assert render_line(Progress()) == "lag - | 0 rows/s | resolved nothing yet | 0 rows"
+    first = Progress(holding="apply", held_stage="apply", held_seconds=20.0, doing="rows are written", batch_rows=279_016)
+    assert render_line(first).endswith("| 0 rows | rows are written (279,016 rows read, 0 written)")
+    assert render_line(replace(first, holding="db1:3306: refused", stalled="db1:3306: refused")).endswith(
+        "held by db1:3306: refused for 20.0 s"
+    )
 
 
 def test_a_reason_is_whole_below_the_line_where_it_does_not_fit() -> None:
@@ -93,6 +104,8 @@ def test_pumps_are_seen_with_their_registered_state_and_what_keeps_them_away() -
         SeenPump("p2", "", TS, 1.0),
         SeenPump("p3", trouble="refused"),
     )
+    late = pumps_of(reported | {"reached": {"p1": 2.0, "p2": 0.5}}, 1_790_000_099.0)
+    assert [pump.lag_seconds for pump in late] == [2.0, 0.5, 0.0], "of the moment that the source reported: the target is late, not they"
     assert pumps_of({"registry": "away", "resolved_ts": 5}, 0.0) == ()
     assert (
         unanswered(reported) == "Pump p3" and unanswered({"registry": "away"}) == "the registry" and unanswered({"unreachable": {}}) == ""
@@ -125,5 +138,5 @@ def test_the_json_is_read_back_also_that_of_another_version() -> None:
 )
 def test_nothing_that_a_terminal_obeys_is_in_the_line_or_the_summary(text: str, shown: str) -> None:
     assert plain(text) == shown
-    assert render_line(replace(BUSY, holding=text)).endswith(f"held by {shown}")
+    assert render_line(replace(BUSY, holding=text)).endswith(f"held by {shown} for 4.0 s")
     assert render_summary(replace(BUSY, findings=1, newest_findings=(text,)), 1.0).splitlines()[-1] == f"  - {shown}"

@@ -48,9 +48,9 @@ def test_the_form(asked: str, out: io.StringIO, term: str, panel: bool, form: Pr
     assert form_of(asked, out, {"TERM": term}, panel=panel) is form
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_an_idle_stream_writes_a_line_every_30_seconds(as_json: bool) -> None:
-    """Its timestamps and what it waits for change all the time, as those of a stream that reads nothing but fakes."""
+@pytest.mark.parametrize(("as_json", "rows"), [(False, 0), (False, 50), (True, 0)])
+def test_a_stream_writes_a_line_every_30_seconds(as_json: bool, rows: int) -> None:
+    """Its timestamps and what it waits for change all the time, as those of a stream that reads nothing but fakes, or ``rows`` a second."""
     out, now = io.StringIO(), [0.0]
     lines = Lines(out, as_json=as_json, clock=lambda: now[0])
     for second in range(86_400):
@@ -61,7 +61,9 @@ def test_an_idle_stream_writes_a_line_every_30_seconds(as_json: bool) -> None:
                 BUSY,
                 resolved_ts=TS + second,
                 lag_seconds=second % 3,
-                batches=second,
+                batches=1 + second,
+                row_events=rows * second,
+                ddls=rows * second,
                 holding=("read", f"Pump p1 since {second}")[second % 2],
                 pumps=pumps,
             )
@@ -72,9 +74,8 @@ def test_an_idle_stream_writes_a_line_every_30_seconds(as_json: bool) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"row_events": 279_017},
-        {"ddls": 4},
         {"findings": 1},
+        {"batches": 0, "doing": "binlogs are read"},
         {"state": "paused"},
         {"stalled": "the registry"},
         {"bootstrap": "copying"},
@@ -90,6 +91,14 @@ def test_a_change_goes_out_at_once(changed: dict[str, object]) -> None:
     lines = Lines(out, clock=lambda: 5.0)
     before = replace(BUSY, pumps=(SeenPump("p1", "online"), SeenPump("p2", "online")))
     for progress in (before, before, replace(before, **changed), replace(before, **changed)):
+        lines.show(progress)
+    assert len(out.getvalue().splitlines()) == 2
+
+
+def test_json_goes_out_when_rows_have_come() -> None:
+    out = io.StringIO()
+    lines = Lines(out, as_json=True, clock=lambda: 5.0)
+    for progress in (BUSY, BUSY, replace(BUSY, row_events=279_017)):
         lines.show(progress)
     assert len(out.getvalue().splitlines()) == 2
 
@@ -193,6 +202,17 @@ def test_another_width_has_everything_printed_anew() -> None:
     place.show(lambda columns, lines: "y" * (columns - 1) + "\nend")
     place.keep()
     assert screen_of(out.getvalue(), 20) == ["a note", "another", "y" * 19, "end"]
+
+
+def test_nothing_is_left_below_a_ctrl_c() -> None:
+    """The terminal writes it where the cursor is, and goes to the next line where no columns are left."""
+    out = Terminal()
+    place = InPlace(out, lambda: os.terminal_size((20, 24)))
+    place.show(lambda columns, lines: "\n".join(["-" * (columns - 1)] * 3))
+    wraps = len(out.getvalue().rpartition("\n")[2]) + len("^C") > 20
+    out.write("^C\n" if wraps else "^C")
+    place.clear()
+    assert screen_of(out.getvalue(), 20) == [""]
 
 
 def test_no_library_is_imported_before_there_is_a_panel() -> None:
