@@ -1,6 +1,6 @@
 """``ctl promote``: what to know, and what to set, before applications write to the target. No JVM starts, and nobody upstream is asked.
 
-Promises: reads only. With ``apply`` the printed statements are executed under the lease, and the lease is given to nobody again
+Promises: without ``apply`` nothing is written. With it the printed statements are executed under the lease, and the lease is given to nobody again
 (``sinks.mysql.lease.promote``): a later start of a Drainer is refused. A running Drainer is not touched: it must be stopped first. Exit code 1: a
 Drainer runs, or the target is half written.
 """

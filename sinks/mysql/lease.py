@@ -7,7 +7,7 @@ transaction ends, and raises ``LeaseLost`` when another life has the lease. ``si
 
 The life is compared, not only the epoch: in a target restored from a backup, the epoch continues from an older value.
 
-A promoted target (``promote``) has a life that nobody has: nobody may take the lease again, until a person empties it.
+``promote`` sets the life to ``promoted``. ``take`` is then refused until a person empties the life.
 
 The row also holds the target's identity for this cluster: a uuid created with the row, and lost with it when the target is rebuilt.
 """

@@ -64,7 +64,7 @@ def set_sequences(session: Target, setvals: Iterable[SetVal]) -> tuple[Finding, 
 def _set(session: Target, schema: str, name: str, values: Sequence[int]) -> None:
     sequence = table_name(schema, name)
     if session.flavour is Flavour.TIDB:
-        # Whichever way it counts, the server ignores the one that it has passed. There is no way to begin a new round.
+        # TiDB ignores a SETVAL behind its position, so the highest and the lowest are both sent. There is no way to begin a new round.
         for value in (max(values), min(values)):
             session.query(f"SELECT SETVAL({sequence}, {value})")
         return

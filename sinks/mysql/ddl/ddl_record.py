@@ -130,7 +130,7 @@ def load_applied(session: Target, config: ApplyConfig, cluster_id: int, version:
 
 
 def begin_record(session: Target, config: ApplyConfig, cluster_id: int, commit_ts: int, *, afresh: bool) -> None:
-    """Record, in the caller's transaction, that this program executes the DDLs that began after ``commit_ts``: the row of a job 0, which there is not.
+    """Record, in the caller's transaction, the commit_ts where this program began, as job 0. No DDL has this id.
 
     Without ``afresh``, and where it is recorded, nothing changes.
     """

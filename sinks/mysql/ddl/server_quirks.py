@@ -97,7 +97,7 @@ class SentDdl:
         return [c for c in visible(self.table.info) if replace(c, offset=0) not in same] if self.table else []
 
     def blamed(self, columns: Iterable[ColumnInfo]) -> list[ColumnInfo]:
-        """Those that the server names, or what their expressions name; all of them where nothing else is left that it may mean."""
+        """Columns that the message names, directly or in their expression. For a bare table, if none is named, all."""
         columns = list(columns)
         found = [one or other for one, other in re.findall(r"`((?:[^`]|``)+)`|'((?:[^']|'')+)'", self.words)]
         quoted = {name.lower() for text in found for name in (text, text.rpartition(".")[2])}

@@ -86,7 +86,7 @@ class Dialect:
     """Lower-case names of columns that stay gbk, because a foreign key joins them with one that is gbk at the target (``dialect_of``)."""
 
     def column_charset(self, column: ColumnInfo, info: TableInfo) -> Charset:
-        """The same for a column of ``info``: gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key or a partition needs gbk.
+        """The target's charset of a column. gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key, a partition or a foreign key needs gbk.
 
         Of utf8mb4 only the collation of bytes keeps apart what gbk_chinese_ci keeps apart. But partitions are divided by the order of gbk.
         """
