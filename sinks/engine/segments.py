@@ -141,15 +141,18 @@ class AppliedJobs:
         done = self.early | {job.id}
         return replace(self, early=done, dropping=self.dropping - {job.table_id}, behind=self.behind - done, unread=self.unread | {job.id})
 
-    def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
-        """The state after the binlog of ``job`` was read, or is known to be lost, and the job, if necessary, executed."""
+    def with_binlog(self, job: Job, history: SchemaHistory, settled_ts: int = 0) -> "AppliedJobs":
+        """The state after the binlog of ``job`` was read, or is known to be lost, and the job, if necessary, executed. What needs not be remembered
+        with ``settled_ts`` is forgotten: each state of a batch is a copy.
+        """
         version = max(self.version, job.version)
         passed = {j.id for j in history.jobs_between(self.version, version) if self._awaited(j)}
         early = self.early | {job.id} if self._awaited(job) else self.early - {job.id}
         behind = (self.behind | passed) - early - {job.id}
-        return replace(
-            self, version=version, early=early, dropping=self.dropping - {job.table_id}, behind=behind, unread=self.unread - {job.id}
-        )
+        known = ((i, history.job(i)) for i in early)
+        early = frozenset(i for i, j in known if j is None or j.version > version or j.finished_ts > settled_ts - GRACE)
+        dropping, unread, settled_ts = self.dropping - {job.table_id}, self.unread - {job.id}, max(self.settled_ts, settled_ts)
+        return replace(self, version=version, early=early, dropping=dropping, behind=behind, unread=unread, settled_ts=settled_ts)
 
     def _awaited(self, job: Job) -> bool:
         return job.type == JobType.MULTI_SCHEMA_CHANGE or job.start_ts > self.since
@@ -312,7 +315,7 @@ class _Planner:
         self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
         """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
         self._rows: list[TableActivity] = []
-        self._setvals: tuple[SetVal, ...] = ()
+        self._setvals: list[SetVal] = []
         """Those since the last step."""
         self._steps: list[RowsStep | DdlStep] = []
 
@@ -320,7 +323,7 @@ class _Planner:
         if event.is_setval:
             self._bring(self._take_lost(event.commit_ts), max(event.commit_ts - 1, self._after))
             sequence, value = read_setval(event.query)
-            self._setvals += (SetVal(sequence.schema, sequence.name, value),)
+            self._setvals.append(SetVal(sequence.schema, sequence.name, value))
             return
         job = self._history.job(event.job_id)
         if job is None:
@@ -334,7 +337,7 @@ class _Planner:
         if job.effective and job not in self._applied:
             self._bring(self._take_lost(event.commit_ts), max(event.commit_ts - 1, self._after))
         before = self._applied
-        after = before.with_binlog(job, self._history)
+        after = before.with_binlog(job, self._history, min(event.commit_ts, self._settled))
         if job.effective and job not in before:
             self._close_rows(event.commit_ts - 1)
             self._steps.append(DdlStep(event.commit_ts, job, event.query, False, before, after))
@@ -381,7 +384,8 @@ class _Planner:
         for job in jobs:
             lost = self._is_lost(job)
             before = self._applied
-            self._applied = before.with_binlog(job, self._history) if lost else before.with_early(job)
+            settled = min(job.finished_ts, self._after, self._settled)
+            self._applied = before.with_binlog(job, self._history, settled) if lost else before.with_early(job)
             if job.type == JobType.DROP_PARTITION:
                 self._early_drops.append((self._after, job))
             self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied, lost=lost))
@@ -407,9 +411,9 @@ class _Planner:
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
             stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=self._setvals, lost=lost)
+            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=tuple(self._setvals), lost=lost)
             self._steps.append(rows)
-        self._after, self._setvals = upto, ()
+        self._after, self._setvals = upto, []
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 
     def _may_stay(self, touch: TableActivity, upto: int) -> bool:

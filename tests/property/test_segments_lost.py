@@ -268,6 +268,17 @@ def test_the_history_is_away_until_a_restart() -> None:
     assert stream.done == stream.found == [20, 25]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_long_batch_remembers_a_minute(lost: bool) -> None:
+    """A step's state is kept and copied with each step."""
+    jobs = {100.0 + i: job(20 + i, 3, table(100 + i, f"t{i}", [ID])) for i in range(500)}
+    h = history(*BEFORE, *(timed(made, ts) for ts, made in jobs.items()))
+    events = [] if lost else [DdlEvent(at(ts), made["id"], "x;", 5) for ts, made in jobs.items()]
+    steps = plan_steps((BEGIN, at(700)), events, (), h, AppliedJobs(9, since=BEGIN))
+    assert [step.job.id for step in steps if isinstance(step, DdlStep)] == list(range(20, 520))
+    assert max(len(step.applied.early) for step in steps) <= 62 and steps[-1].applied == AppliedJobs(519)
+
+
 @pytest.mark.parametrize("case", ["ddl", "online", "reports"])
 def test_nothing_of_a_recorded_stream_is_lost(case: str) -> None:
     """The binlogs of a real TiDB, cut before and behind each DDL: the steps are those of one batch, over restarts."""
