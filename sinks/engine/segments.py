@@ -411,7 +411,9 @@ class _Planner:
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
             stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=tuple(self._setvals), lost=lost)
+            rows = RowsStep(
+                self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=tuple(self._setvals), lost=lost
+            )
             self._steps.append(rows)
         self._after, self._setvals = upto, []
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
