@@ -36,6 +36,8 @@ from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
 """Job ids that each refresh reads again: a job with a lower id may finish after one with a higher id."""
+_DEEP = 4096
+"""Job ids that a refresh for overtaken jobs reads again at most, of those that began after the whole history was read."""
 _REQUEST_TIMEOUT = 10.0
 _BACKOFF, _POLL = Backoff(0.02, 0.5), steady(0.1)
 _SHOW_SECONDS, _TELL_SECONDS = 2.0, 30.0
@@ -78,6 +80,8 @@ class HistoryFeed:
         self._tls = tls
         self._highest = 0
         """The highest job id read."""
+        self._first = 0
+        """The highest job id when the whole history was read."""
         self._reader = JobReader()
         self._history: SchemaHistory | None = None
         self._stamp: tuple[int, int] = (0, 0)
@@ -95,14 +99,17 @@ class HistoryFeed:
         """The history read so far; the first call reads all of it."""
         return self._history if self._history is not None else self.refresh()
 
-    def refresh(self) -> SchemaHistory:
-        """Read the new jobs."""
+    def refresh(self, *, overtaken: bool = False) -> SchemaHistory:
+        """Read the new jobs. ``overtaken``: also those that so many younger jobs have overtaken that one page does not reach them, in at most
+        ``_DEEP / _PAGE`` pages.
+        """
         if self.is_recorded:
             return self._reread_file()
         if self._history is None:
             self._history = self._read_all()
             return self._history
-        return self._fetch_down_to(self._highest - _OVERLAP, _PAGE)
+        down_to = max(self._first, self._highest - _DEEP) if overtaken else self._highest
+        return self._fetch_down_to(down_to - _OVERLAP, _PAGE)
 
     def poll(self, enough: Callable[[SchemaHistory], bool], lag: float) -> bool:
         """Refresh until ``enough`` holds; False when it does not after ``lag`` seconds in which a status port answers.
@@ -249,7 +256,7 @@ class HistoryFeed:
                             f"rows of {name} have schema version {version}, but after {self.timeout:g} s the TiDB server at {self._answered} still has schema version "
                             f"{now.version}: check that this TiDB server is of the same cluster as the Pumps"
                         )
-                    self.refresh()
+                    self.refresh(overtaken=True)
                     known = self._known(table_id)
                 except HistoryUnavailable as error:
                     if version <= self.snapshot().newest_version and untold.over:
@@ -315,7 +322,7 @@ class HistoryFeed:
         with _no_collection():
             new = list(self._pages(max(known, default=0) - _OVERLAP, _PAGE, known))
             history = SchemaHistory.of((known | {job.id: job for job in new}).values())
-        self._highest = max(history.jobs, default=0)
+        self._first = self._highest = max(history.jobs, default=0)
         if self._cache is not None and (len(new) > _CACHE_AGAIN or (cached and not fits)):
             self._cache.store(sorted(history.jobs.values(), key=lambda job: job.id))
         return history

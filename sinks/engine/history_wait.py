@@ -83,7 +83,7 @@ def complete_history(
 def _look(feed: HistoryFeed, waited_for: WaitedFor, upto_ts: int) -> None:
     waited_for.asked_ts = max(upto_ts, waited_for.asked_ts)
     try:
-        feed.refresh()
+        feed.refresh(overtaken=True)
         waited_for.known_ts = waited_for.asked_ts
     except HistoryUnavailable as error:
         _log.warning("DDLs whose binlogs were lost are not looked for now: %s", error)

@@ -12,14 +12,16 @@ Promises: pure. The steps, in order, cover (after_ts, upto_ts] without a gap; af
 * If a row's schema_version includes a job of its table whose binlog was not read yet, that job, and the unread jobs that it depends on, are
   executed before the first such row (``early``). The job's own binlog is then a no-op, which ``AppliedJobs`` records. The same
   applies to a job that rows need although their schema_version is lower (``sinks.engine.early``).
-* A binlog commits before its job's FinishedTS. If everything up to FinishedTS is known and the binlog has not come, it is lost: a TiDB skipped it. The job is
-  executed early as above, or before the binlog of a DDL of the same table, name or database, or at its FinishedTS if everything is known up to
-  ``GRACE`` after that. Jobs that began before the stream (``since``) are not lost: their binlogs may precede it.
+* A binlog commits before its job's FinishedTS. If everything up to FinishedTS is known and the binlog has not come, it is lost: a TiDB skipped it. All lost
+  jobs that ended before it are executed before the binlog of a DDL, before ``SELECT SETVAL`` and before rows that need an early job; else at their
+  FinishedTS if everything is known up to ``GRACE`` after that. A lost job then counts as read. Jobs that began before the stream (``since``)
+  are not lost: their binlogs may precede it.
 * The tables of a RowsStep are those on the target at that point: per table the newer of the version of the DDL binlogs read and of its
   early jobs.
 """
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -97,7 +99,7 @@ class AppliedJobs:
     since: int = field(default=sys.maxsize, compare=False)
     """The commit_ts at which this program began on the target: ``version`` covers jobs that began before, because nobody recorded which were executed."""
     settled_ts: int = field(default=0, compare=False)
-    """Jobs that ended ``GRACE`` before it were all known, and are executed; 0 = as far as the target is."""
+    """Jobs that ended ``GRACE`` before it were all known, and are executed; 0 = not known in this life, so those above ``version`` are looked for."""
     unread: frozenset[int] = field(default=frozenset(), compare=False)
     """Of ``early``, as far as this life knows: those whose binlogs have not come."""
 
@@ -109,7 +111,7 @@ class AppliedJobs:
         """The same where the binlogs up to ``commit_ts`` are read, as far as ``history`` shows the jobs behind ``version``."""
         coming = {job.id for job in history.behind(self.version, commit_ts, self.since)}
         known = frozenset(i for i in self.early if i in coming or (job := history.job(i)) is None or job.version > self.version)
-        return replace(self, early=known, behind=(self.behind | coming) - self.early, settled_ts=commit_ts)
+        return replace(self, early=known, behind=(self.behind | coming) - self.early)
 
     def covering(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
         """The same for a target that has every job up to ``version``, also those whose binlogs follow ``commit_ts``."""
@@ -134,21 +136,23 @@ class AppliedJobs:
         """The table as it is on the target."""
         return history.table_at(table_id, self.version_of(table_id, history), dropping=table_id in self.dropping)
 
-    def with_early(self, job: Job, *, lost: bool = False) -> "AppliedJobs":
-        """The state after ``job`` was executed ahead of its binlog, or without one."""
+    def with_early(self, job: Job) -> "AppliedJobs":
+        """The state after ``job`` was executed ahead of its binlog."""
         done = self.early | {job.id}
-        unread = self.unread if lost else self.unread | {job.id}
-        return replace(self, early=done, dropping=self.dropping - {job.table_id}, behind=self.behind - done, unread=unread)
+        return replace(self, early=done, dropping=self.dropping - {job.table_id}, behind=self.behind - done, unread=self.unread | {job.id})
 
-    def with_binlog(self, job: Job, history: SchemaHistory) -> "AppliedJobs":
-        """The state after the binlog of ``job`` was read and, if necessary, executed."""
+    def with_binlog(self, job: Job, history: SchemaHistory, settled_ts: int = 0) -> "AppliedJobs":
+        """The state after the binlog of ``job`` was read, or is known to be lost, and the job, if necessary, executed. What needs not be remembered
+        with ``settled_ts`` is forgotten: each state of a batch is a copy.
+        """
         version = max(self.version, job.version)
         passed = {j.id for j in history.jobs_between(self.version, version) if self._awaited(j)}
         early = self.early | {job.id} if self._awaited(job) else self.early - {job.id}
         behind = (self.behind | passed) - early - {job.id}
-        return replace(
-            self, version=version, early=early, dropping=self.dropping - {job.table_id}, behind=behind, unread=self.unread - {job.id}
-        )
+        known = ((i, history.job(i)) for i in early)
+        early = frozenset(i for i, j in known if j is None or j.version > version or j.finished_ts > settled_ts - GRACE)
+        dropping, unread, settled_ts = self.dropping - {job.table_id}, self.unread - {job.id}, max(self.settled_ts, settled_ts)
+        return replace(self, version=version, early=early, dropping=dropping, behind=behind, unread=unread, settled_ts=settled_ts)
 
     def _awaited(self, job: Job) -> bool:
         return job.type == JobType.MULTI_SCHEMA_CHANGE or job.start_ts > self.since
@@ -280,12 +284,13 @@ def replay_steps(
 
     Every job that its rows need was executed before the span was begun, except those that were not yet in the history at that time.
     """
-    planner = _Planner(span, history, applied)
+    planner = _Planner(span, history, applied, (), span[0])
     for table in sorted(tables, key=lambda t: t.first_commit_ts):
         planner.read_begun_rows(table)
     *ddls, rows = planner.finish()
     assert isinstance(rows, RowsStep)
-    return tuple(d for d in ddls if isinstance(d, DdlStep)), rows
+    unsettled = replace(rows.applied, settled_ts=applied.settled_ts)
+    return tuple(d for d in ddls if isinstance(d, DdlStep)), replace(rows, applied=unsettled)
 
 
 class _Planner:
@@ -300,21 +305,25 @@ class _Planner:
         self._after, self._to = span
         self._history = history
         self._applied = applied.at(applied.settled_ts or span[0], history)
-        self._settled = max(self._applied.settled_ts, self._to if known_ts is None else min(known_ts, self._to))
+        self._settled = max(applied.settled_ts or span[0], self._to if known_ts is None else min(known_ts, self._to))
         self._coming = {e.job_id for e in events if not self._is_twin(e, history.job(e.job_id))}
         """The jobs whose binlogs are in the span."""
+        ended = history.ended_between(applied.settled_ts - GRACE if applied.settled_ts else applied.since, self._to)
+        self._lost = deque(job for job in ended if job not in self._applied and self._is_lost(job))
+        """Those to execute, ascending by FinishedTS."""
         known = (history.job(i) for i in self._applied.early)
         self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
         """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
         self._rows: list[TableActivity] = []
-        self._setvals: tuple[SetVal, ...] = ()
+        self._setvals: list[SetVal] = []
         """Those since the last step."""
         self._steps: list[RowsStep | DdlStep] = []
 
     def read_ddl(self, event: DdlEvent) -> None:
         if event.is_setval:
+            self._bring(self._take_lost(event.commit_ts), max(event.commit_ts - 1, self._after))
             sequence, value = read_setval(event.query)
-            self._setvals += (SetVal(sequence.schema, sequence.name, value),)
+            self._setvals.append(SetVal(sequence.schema, sequence.name, value))
             return
         job = self._history.job(event.job_id)
         if job is None:
@@ -326,9 +335,9 @@ class _Planner:
                 self._applied = self._applied.with_dropping(job.table_id)
             return
         if job.effective and job not in self._applied:
-            self._bring(self._missed_before(job), max(event.commit_ts - 1, self._after))
+            self._bring(self._take_lost(event.commit_ts), max(event.commit_ts - 1, self._after))
         before = self._applied
-        after = before.with_binlog(job, self._history)
+        after = before.with_binlog(job, self._history, min(event.commit_ts, self._settled))
         if job.effective and job not in before:
             self._close_rows(event.commit_ts - 1)
             self._steps.append(DdlStep(event.commit_ts, job, event.query, False, before, after))
@@ -340,33 +349,32 @@ class _Planner:
         return event.schema_state == DELETE_ONLY and job is not None and job.type == JobType.DROP_COLUMN
 
     def read_rows(self, touch: TableActivity) -> None:
-        self._bring(self._unread_jobs(touch), max(touch.first_commit_ts - 1, self._after))
+        if needed := self._unread_jobs(touch):
+            self._bring((*self._take_lost(touch.first_commit_ts), *needed), max(touch.first_commit_ts - 1, self._after))
         self._rows.append(touch)
 
     def overdue(self) -> tuple[Job, ...]:
         """The jobs whose binlogs are awaited no longer."""
-        ended = self._history.ended_between(self._applied.settled_ts - GRACE, self._to - GRACE)
-        behind = (job for i in self._applied.behind if (job := self._history.job(i)) is not None and job.finished_ts <= self._to - GRACE)
-        return tuple(job for job in {j.id: j for j in (*ended, *behind)}.values() if job not in self._applied and self._is_lost(job))
+        return tuple(job for job in self._lost if job.finished_ts <= self._to - GRACE)
 
     def miss_ddl(self, job: Job) -> None:
-        if job not in self._applied:
-            self._bring((*self._missed_before(job), job), max(job.finished_ts, self._after))
+        self._bring(self._take_lost(job.finished_ts), max(job.finished_ts, self._after))
 
     def _is_lost(self, job: Job) -> bool:
         return job.start_ts > self._applied.since and 0 < job.finished_ts <= self._to and job.id not in self._coming
 
-    def _missed_before(self, job: Job) -> tuple[Job, ...]:
-        """The lost jobs that ``job`` depends on."""
-        earlier = self._history.jobs_between(self._applied.settled_version(self._history), job.version - 1)
-        missed = [j for j in earlier if j not in self._applied and self._is_lost(j)]
-        return _with_foundations([job], [*missed, job], self._history)[:-1] if missed else ()
+    def _take_lost(self, upto: int) -> tuple[Job, ...]:
+        """Those that ended up to there; they are not returned again."""
+        taken = []
+        while self._lost and self._lost[0].finished_ts <= upto:
+            taken.append(self._lost.popleft())
+        return tuple(job for job in taken if job not in self._applied)
 
     def _bring(self, jobs: Sequence[Job], at: int) -> None:
         if jobs:
             self._close_rows(at)
             self._after = at
-            self._execute_early(jobs)
+            self._execute_early(sorted({job.id: job for job in jobs}.values(), key=lambda job: job.version))
 
     def read_begun_rows(self, touch: TableActivity) -> None:
         self._execute_early(self._unread_jobs(touch))
@@ -375,7 +383,9 @@ class _Planner:
     def _execute_early(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             lost = self._is_lost(job)
-            before, self._applied = self._applied, self._applied.with_early(job, lost=lost)
+            before = self._applied
+            settled = min(job.finished_ts, self._after, self._settled)
+            self._applied = before.with_binlog(job, self._history, settled) if lost else before.with_early(job)
             if job.type == JobType.DROP_PARTITION:
                 self._early_drops.append((self._after, job))
             self._steps.append(DdlStep(self._after, job, job.query, True, before, self._applied, lost=lost))
@@ -384,7 +394,9 @@ class _Planner:
         if self._after < self._to or not self._steps:
             early = (job for i in sorted(self._applied.unread) if (job := self._history.job(i)) is not None)
             lost = tuple(job for job in early if self._is_lost(job))
-            self._applied = replace(self._applied.at(self._settled, self._history), unread=self._applied.unread - {j.id for j in lost})
+            for job in lost:
+                self._applied = self._applied.with_binlog(job, self._history)
+            self._applied = replace(self._applied.at(self._settled, self._history), settled_ts=self._settled)
             self._close_rows(self._to, last=True, lost=lost)
         return tuple(self._steps)
 
@@ -399,9 +411,11 @@ class _Planner:
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
             stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=self._setvals, lost=lost)
+            rows = RowsStep(
+                self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=tuple(self._setvals), lost=lost
+            )
             self._steps.append(rows)
-        self._after, self._setvals = upto, ()
+        self._after, self._setvals = upto, []
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 
     def _may_stay(self, touch: TableActivity, upto: int) -> bool:

@@ -433,6 +433,24 @@ def test_jobs_without_binlogs_are_looked_for_now_and_then_and_nobody_waits_for_t
     assert 5 in feed.snapshot().jobs and waited.known_ts == tso(190_000)
 
 
+def test_a_lost_job_that_many_younger_ones_overtook_is_found(status: Status) -> None:
+    status.jobs, waited = many(300), WaitedFor()
+    feed = HistoryFeed(status.url)
+    feed.snapshot()
+    for second, newest in ((100, 600), (140, 900), (180, 1000)):
+        status.jobs = [one for one in many(newest) if one["id"] != 310]
+        complete_history(feed, (), (), waited, lambda table: True, tso(second * 1000))
+    status.jobs, status.requests = many(1001), []
+    assert 310 not in feed.refresh().jobs and len(status.requests) <= 2, "an ordinary refresh goes no further"
+    complete_history(feed, (), (), waited, lambda table: True, tso(220_000))
+    assert 310 in feed.snapshot().jobs and len(status.requests) <= 6
+    status.jobs, status.requests = many(20_000), []
+    feed.wait_for_job(20_000)
+    status.requests.clear()
+    feed.refresh(overtaken=True)
+    assert len(status.requests) <= 18, "not all of a long life"
+
+
 def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_left_out() -> None:
     known = TableInfo.from_json(table(60, "t"))
     own, shown = column(1, "id", {**INT, "Flag": 4099}), column(9, "_v$_e_0", INT)

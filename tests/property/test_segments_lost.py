@@ -103,6 +103,16 @@ SCENES = {
         [(99.5, 10, 20), (104, 10, 21), (141, 10, 25)],
         [(90, 10, 9)],
     ),
+    "rename out of a database that is dropped": Scene(
+        job(20, 14, table(50, "f", [ID])),
+        {
+            140.0: job(25, 2, None, schema_id=1001, schema_name="e"),
+            145.0: database(26, "e", 1002),
+            147.0: job(27, 3, table(60, "x", [ID]), schema_id=1002),
+        },
+        [(148, 60, 27), (149, 50, 27)],
+        [(90, 50, 9)],
+    ),
     "drop database": Scene(job(20, 2, None, schema_id=1001, schema_name="e"), {140.0: database(25, "e", 1002)}, [], [(90, 50, 9)]),
 }
 OTHER_ROWS: list[Row] = [(95, 20, 9), (102, 20, 20), (104, 20, 21), (150, 20, 25), (210, 20, 30)]
@@ -235,7 +245,7 @@ def test_every_cut(name: str, late: int, restarts: str) -> None:
         (alone, OTHERS, {20}, OTHER_ROWS, 2),
         (whole, OTHERS, {20}, OTHER_ROWS, 2),
         (whole, OTHERS, {20}, every, 2),
-        (whole, OTHERS, {20, 25}, every, 1),
+        (whole, OTHERS, {20, *(made["id"] for made in whole.later.values())}, every, 1),
         (whole, OTHERS, {20, 21}, every, 1),
         (whole, OTHERS, set(), every, 1),
     ]:
@@ -244,6 +254,29 @@ def test_every_cut(name: str, late: int, restarts: str) -> None:
             for upto in (*cut, 300):
                 stream.batch(at(upto))
             stream.check()
+
+
+def test_the_history_is_away_until_a_restart() -> None:
+    """The minute passes unseen."""
+    stream = Stream(SCENES["truncate"], (), {20, 25}, [], "server", 0)
+    whole, stream.h = stream.h, stream.known
+    for upto in (110, 140, 190, 230):
+        stream.batch(at(upto))
+    stream.h = whole
+    stream.applied = AppliedJobs(stream.applied.version, since=BEGIN).at(stream.at, whole)
+    stream.batch(at(231))
+    assert stream.done == stream.found == [20, 25]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_long_batch_remembers_a_minute(lost: bool) -> None:
+    """A step's state is kept and copied with each step."""
+    jobs = {100.0 + i: job(20 + i, 3, table(100 + i, f"t{i}", [ID])) for i in range(500)}
+    h = history(*BEFORE, *(timed(made, ts) for ts, made in jobs.items()))
+    events = [] if lost else [DdlEvent(at(ts), made["id"], "x;", 5) for ts, made in jobs.items()]
+    steps = plan_steps((BEGIN, at(700)), events, (), h, AppliedJobs(9, since=BEGIN))
+    assert [step.job.id for step in steps if isinstance(step, DdlStep)] == list(range(20, 520))
+    assert max(len(step.applied.early) for step in steps) <= 62 and steps[-1].applied == AppliedJobs(519)
 
 
 @pytest.mark.parametrize("case", ["ddl", "online", "reports"])
