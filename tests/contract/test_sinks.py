@@ -404,7 +404,7 @@ def test_a_new_target_begins_where_it_is_told_and_another_life_where_it_was(worl
 
 
 def test_a_ddl_whose_binlog_is_lost_is_executed_once_behind_a_later_version(world: World, opened: Callable[..., Sink]) -> None:
-    first, second = HISTORY.jobs[1], replace(HISTORY.jobs[2], start_ts=15)
+    first, second = HISTORY.jobs[1], replace(HISTORY.jobs[2], start_ts=15, finished_ts=40)
     text = "CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"
     (other,) = JobReader().read([job(3, 3, table(11, "u", COLUMNS), query=text, schema_name="sunk", real_start_ts=25)])
     known = SchemaHistory.of([first, second, other])
