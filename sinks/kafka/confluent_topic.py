@@ -59,6 +59,7 @@ _TRANSIENT = _UNKNOWN | {
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 """What passes: another leader, a broker that starts. librdkafka sends again by itself; these concern questions and reads."""
+_NOT_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _UNTRUSTED = "certificate verify failed"
 """In librdkafka's text where TLS fails for good; it has no code of its own."""
 
@@ -95,7 +96,7 @@ class ConfluentTopic(Topic):
         """The messages with these offsets; those that the brokers have deleted are left out.
 
         Raises:
-            ApplyError: the topic ends before ``end``.
+            ApplyError: the topic ends before ``end``, or may not be read.
         """
         at = max(begin, self.begin())
         if at >= end:
@@ -107,17 +108,25 @@ class ConfluentTopic(Topic):
         try:
             while at < end:
                 self._heard = None
-                for message in consumer.consume(min(end - at, _READ_AT_ONCE), RETRY_SECONDS):
-                    if (error := message.error()) is None:
-                        at = (message.offset() or 0) + 1
-                        found += [message.value() or b""] if at <= end else []
-                        tries = Tries(self._settings)
-                    elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                        raise ApplyError(f"{self._settings.name} does not hold offset {at}, although messages up to {end} are expected")
+                arrived = consumer.consume(min(end - at, _READ_AT_ONCE), RETRY_SECONDS)
+                for message in arrived:
+                    error, offset = message.error(), message.offset() or 0
+                    if error is None:
+                        found += [message.value() or b""] if offset < end else []
+                        at = offset + 1
+                    elif error.code() == KafkaError._PARTITION_EOF and offset >= end:
+                        # What is left are no messages: marks of transactions, or what compaction has taken.
+                        at = end
+                    elif error.code() in _NOT_THERE:
+                        raise ApplyError(
+                            f"{self._settings.name} does not hold offset {at}, although messages up to {end} are expected: {error.str()}"
+                        )
                     else:
-                        self._heard = error
-                if self._heard is not None:
-                    self._again(tries, self._heard)
+                        self._hear(error)
+                if arrived and self._heard is None:
+                    tries = Tries(self._settings)
+                else:
+                    self._wait(tries, self._words(self._heard) if self._heard else "no messages arrive", unknown=False, seconds=0.0)
         finally:
             consumer.unassign()
         self._waiting_for = None
@@ -283,8 +292,8 @@ class ConfluentTopic(Topic):
             raise ConfigError(f"spark.kafka-options: {self._words(error.args[0])}") from None
 
     def _hear(self, error: KafkaError) -> None:
-        # That all are down says less than why one is.
-        if self._heard is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+        # That all are down says less than why one is, and the consumer belongs to no group.
+        if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and (self._heard is None or error.code() != KafkaError._ALL_BROKERS_DOWN):
             self._heard = error
 
     def _words(self, error: KafkaError) -> str:

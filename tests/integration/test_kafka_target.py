@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
@@ -131,6 +132,21 @@ def test_what_is_sent_is_there_in_order(kafka: PrivateKafka, name: str, opened: 
     assert topic.read(2500, 2502) == MESSAGES[2500:2502] and topic.read(5, 5) == []
     assert topic.waiting_for is None
     assert batches(kafka, name) == [1200, 1200, 600]
+
+
+def test_what_is_no_message_is_not_read(kafka: PrivateKafka, opened: Callable[..., Topic], name: str) -> None:
+    """Marks of another program's transactions have offsets, too."""
+    topic = opened()
+    topic.send([b"a", b"b"])
+    other = Producer({"bootstrap.servers": kafka.address, "transactional.id": name})
+    other.init_transactions(60)
+    other.begin_transaction()
+    other.produce(name, b"c", partition=0)
+    other.commit_transaction(60)
+    eventually(lambda: topic.end() == 4)
+    assert (topic.read(1, 4), topic.read(3, 4), topic.read(0, 2)) == ([b"b", b"c"], [], [b"a", b"b"])
+    with pytest.raises(ApplyError, match="does not hold offset [34], although messages up to 6 are expected"):
+        topic.read(0, 6)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
