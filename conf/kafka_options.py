@@ -1,7 +1,6 @@
-"""Options of Kafka's Java client: the names that operators may not set, and encrypted parts in the values of the others. Pure.
+"""Options of librdkafka, Kafka's client: those that operators may not set, and encrypted parts in the values of the others. Pure.
 
-A value may hold ``encrypted(TEXT)`` anywhere; ``ctl encrypt`` prints TEXT. This may be a whole password, or a part within the quotes of
-``sasl.jaas.config``. There the decrypted password is escaped, so that its own quotes end nothing.
+A value may hold ``encrypted(TEXT)`` anywhere; ``ctl encrypt`` prints TEXT.
 
 Promises: no error contains a value.
 """
@@ -9,23 +8,38 @@ Promises: no error contains a value.
 import re
 from collections.abc import Callable
 
+_BROKERS = "name the brokers in syncer.to.kafka-addrs"
+_SIZE = "use syncer.to.kafka-max-message-size"
 _ORDER = "this program sends each message once and in order"
-_BYTES = "this program writes messages as bytes to partition 0"
 _READ = "this program reads the end of the topic itself"
-CHOSEN: dict[str, str] = {
-    "bootstrap.servers": "name the brokers in syncer.to.kafka-addrs",
+_PEM = "librdkafka reads PEM files: use ssl.certificate.location and ssl.key.location"
+_KERBEROS = "Kerberos is not supported: use sasl.mechanism = PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+_CHOSEN: dict[str, str] = {
+    "bootstrap.servers": _BROKERS,
+    "metadata.broker.list": _BROKERS,
     "client.id": "use syncer.to.kafka-client-id",
-    "max.request.size": "use syncer.to.kafka-max-message-size",
-    "delivery.timeout.ms": "use spark.retry-seconds",
-    "max.block.ms": "use spark.retry-seconds",
+    "message.max.bytes": _SIZE,
+    "max.request.size": _SIZE,
+    "batch.num.messages": "use syncer.to.kafka-max-messages",
+    "log_level": "this program logs what concerns the topic",
+    **dict.fromkeys(("message.timeout.ms", "delivery.timeout.ms", "max.block.ms"), "use spark.retry-seconds"),
     **dict.fromkeys(
         (
             "acks",
             "batch.size",
             "buffer.memory",
+            "enable.gapless.guarantee",
             "enable.idempotence",
             "linger.ms",
+            "max.in.flight",
             "max.in.flight.requests.per.connection",
+            "message.send.max.retries",
+            "partitioner",
+            "queue.buffering.max.kbytes",
+            "queue.buffering.max.messages",
+            "queue.buffering.max.ms",
+            "queuing.strategy",
+            "request.required.acks",
             "retries",
             "transactional.id",
         ),
@@ -33,32 +47,41 @@ CHOSEN: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "interceptor.classes",
-            "key.deserializer",
-            "key.serializer",
-            "partitioner.class",
-            "partitioner.ignore.keys",
-            "value.deserializer",
-            "value.serializer",
+            "allow.auto.create.topics",
+            "auto.commit.enable",
+            "auto.offset.reset",
+            "check.crcs",
+            "enable.auto.commit",
+            "enable.partition.eof",
+            "group.id",
+            "isolation.level",
+            "receive.message.max.bytes",
         ),
-        _BYTES,
+        _READ,
     ),
-    **dict.fromkeys(("auto.offset.reset", "enable.auto.commit", "group.id", "isolation.level"), _READ),
 }
 """Options that are chosen here, and why or by which setting."""
+_OF_JAVA: dict[str, str] = {
+    "sasl.jaas.config": "librdkafka reads no JAAS: use sasl.username and sasl.password",
+    "sasl.kerberos.": _KERBEROS,
+    "ssl.keystore.": _PEM,
+    "ssl.truststore.": "librdkafka reads PEM files: use ssl.ca.location",
+}
+"""Beginnings of the names of Kafka's Java client that librdkafka does not read, and what it reads."""
 
-JAAS = "sasl.jaas.config"
 _ENCRYPTED = re.compile(r"encrypted\(([A-Za-z0-9+/=\s]*)\)")
 
 
-def revealed(name: str, value: str, decrypt: Callable[[str], str]) -> str:
-    """``value`` of the option ``name``, with every ``encrypted(…)`` decrypted."""
+def refused(name: str, value: str) -> str | None:
+    """Why this option cannot be set, and what to set instead; None: it can."""
+    if name in ("sasl.mechanism", "sasl.mechanisms") and value.strip().upper() == "GSSAPI":
+        return _KERBEROS
+    return _CHOSEN.get(name) or next((why for begin, why in _OF_JAVA.items() if name.startswith(begin)), None)
 
-    def plain(found: re.Match[str]) -> str:
-        text = decrypt(found[1])
-        return text.replace("\\", "\\\\").replace('"', '\\"') if name == JAAS else text
 
-    return _ENCRYPTED.sub(plain, value)
+def revealed(value: str, decrypt: Callable[[str], str]) -> str:
+    """``value`` with every ``encrypted(…)`` decrypted."""
+    return _ENCRYPTED.sub(lambda found: decrypt(found[1]), value)
 
 
 def holds_encrypted(value: str) -> bool:

@@ -145,7 +145,7 @@ def _with_kafka_options(config: DrainerConfig, environ: Mapping[str, str], say: 
         return config
 
     def plain(name: str, value: str) -> str:
-        return revealed(name, value, lambda text: _decrypted(text, environ, say, f"spark.kafka-options: {name}"))
+        return revealed(value, lambda text: _decrypted(text, environ, say, f"spark.kafka-options: {name}"))
 
     kafka = dataclasses.replace(config.kafka, options=tuple((name, plain(name, value)) for name, value in options))
     return dataclasses.replace(config, kafka=kafka)

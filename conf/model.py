@@ -9,7 +9,7 @@ or have no effect.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.conf.kafka_options import CHOSEN
+from pyspark_tidb_binlog.conf.kafka_options import refused
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
@@ -364,19 +364,15 @@ class KafkaConfig:
     topic: str = setting("", "the topic; empty = <cluster id>_obinlog", "syncer.to.topic-name")
     options: tuple[tuple[str, str], ...] = setting(
         (),
-        'TLS, SASL and compression of Kafka\'s Java client: { "security.protocol" = "SASL_SSL", … }; encrypted(…) holds what ctl encrypt prints',
+        'TLS, SASL and compression as options of librdkafka: { "security.protocol" = "SASL_SSL", … }; encrypted(…) holds what ctl encrypt prints',
         "spark.kafka-options",
         secret=True,
     )
 
-    @property
-    def by_spark(self) -> bool:
-        """Whether Spark's Kafka sink sends."""
-        return bool(self.options)
-
     def __post_init__(self) -> None:
-        for name, _ in self.options:
-            require(name not in CHOSEN, f"spark.kafka-options: {name} cannot be set: {CHOSEN.get(name)}")
+        for name, value in self.options:
+            why = refused(name, value)
+            require(why is None, f"spark.kafka-options: {name} cannot be set: {why}")
 
 
 @dataclass(frozen=True, slots=True)

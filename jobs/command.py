@@ -21,14 +21,13 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.entry.kafka_wanted import wants_kafka_sink
 from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES, OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -257,9 +256,6 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     for name, value in FRUGAL.items():
         environ[name] = environ.get(name) or value
     jars = _jars(DELTA_JARS, given, home, environ)
-    for_kafka = (
-        _jars(KAFKA_SINK_JARS, given, home, environ) if given.job == "drainer" and wants_kafka_sink(given.options, environ) else None
-    )
     archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
     if archive is not None:
         _renew(archive, environ)
@@ -280,8 +276,6 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
         write_zip(code)
         py_files = ",".join(filter(None, [str(code), py_files]))
         all_jars = ",".join(filter(None, [*named, all_jars]))
-    # Behind Delta's on the class path they would make the JVM's class archive useless.
-    all_jars = ",".join(filter(None, [*(jars_in(for_kafka) if for_kafka is not None else []), all_jars]))
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     ours = jvm_settings.jvm_options(archive, local=local, given=f"{options} {' '.join(given.spark)}")
     # Strings hash alike in driver and workers, as spark-submit sets it.

@@ -2,7 +2,7 @@
 
 Promises: runs on a bare Python with the standard library only. Installs only what is missing, so a second run is quick. Prints each step, and
 the exact packages to install if it may not install them itself. ``spark-submit.sh`` and the Makefile run it. From an installed wheel,
-``jobs/command.py`` uses it to fetch Delta's jars, and the jars of Spark's Kafka sink for a Drainer that sends through Spark.
+``jobs/command.py`` uses it to fetch Delta's jars.
 
     python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--browser] [--dev]
 
@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
 from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, FetchedJars
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
-    parser.add_argument("--kafka", action="store_true", help="Spark's Kafka sink too, and a broker, which the tests of that target run")
+    parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
     parser.add_argument("--browser", action="store_true", help="Chromium and its driver too, which the tests of the page run")
     parser.add_argument("--dev", action="store_true", help="what tests and lint need too")
     wanted, others = parser.parse_known_args(argv)
@@ -159,10 +159,9 @@ def ensure_jars(jars: FetchedJars, to: Path, spark: SparkOfMachine) -> None:
 
 
 def ensure_kafka() -> None:
-    """A broker's jars in ``.venv/kafka-jars``, those of Spark's Kafka sink in ``.venv/spark-kafka-jars``."""
+    """A broker's jars in ``.venv/kafka-jars``."""
     ensure_java()
     ensure_resolved(KAFKA, KAFKA_JARS, spark_of_venv())
-    ensure_jars(KAFKA_SINK_JARS, VENV / KAFKA_SINK_JARS.folder, spark_of_venv())
 
 
 def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequence[str] = (), wanted: tuple[str, ...] = ("",)) -> None:

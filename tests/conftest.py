@@ -93,12 +93,10 @@ def fresh_mariadb() -> Iterator[PrivateMariaDB]:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """One local session on two cores with the settings of the jobs, and with Spark's Kafka sink where that was set up."""
+    """One local session on two cores with the settings of the jobs."""
     # Not at module level: unit tests must not pay for pyspark.
-    from pyspark_tidb_binlog.jobs.spark.fetched_jars import KAFKA_SINK_JARS, jars_in
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 
-    kafka = KAFKA_SINK_JARS.place()
-    session = build_session("tests", master="local[2]", extra={"spark.jars": ",".join(jars_in(kafka))} if kafka else None)
+    session = build_session("tests", master="local[2]")
     yield session
     session.stop()

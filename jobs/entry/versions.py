@@ -22,9 +22,6 @@ DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK[0]}.{SPARK[1]}_2.13:{EXACT_DELTA}"
 LOCAL_FILES_PACKAGE = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
 """A class for local files as Maven knows it (``pyspark_insides.LOCAL_FILES``)."""
 
-KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""Spark's Kafka sink as Maven knows it; 4.2.1 is not on Maven Central, and 4.2.0 runs on it."""
-
 
 def require_spark(version: str) -> None:
     """Raise ConfigError if Spark ``version`` is not one of 4.2."""

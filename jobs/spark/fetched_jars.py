@@ -1,4 +1,4 @@
-"""The jars that Spark needs beside its own: Delta's with that for local files, and those of its Kafka sink. Imports neither Spark nor any package.
+"""The jars that Spark needs beside its own: Delta's with that for local files. Imports neither Spark nor any package.
 
 Promises: a directory of jars counts only if it has every jar of this release.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE, LOCAL_FILES_PACKAGE
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, LOCAL_FILES_PACKAGE
 
 COMPLETE = ".complete"
 """A file beside jars, which names what they are: nothing of it is missing."""
@@ -66,13 +66,6 @@ DELTA_JARS = FetchedJars(
     "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*",
     ("io.delta_", "io.unitycatalog_", "com.globalmentor_"),
     re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b"),
-)
-KAFKA_SINK_JARS = FetchedJars(
-    KAFKA_PACKAGE,
-    "spark-kafka-jars",
-    "org.apache.hadoop:*,org.slf4j:*,at.yawk.lz4:*,org.xerial.snappy:*,com.github.luben:*,com.google.code.findbugs:*,org.scala-lang.modules:*",
-    ("org.apache.spark_", "org.apache.kafka_", "org.apache.commons_commons-pool2"),
-    re.compile(r"\bspark-sql-kafka-0-10(?:_|\b)"),
 )
 
 

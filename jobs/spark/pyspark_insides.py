@@ -131,14 +131,6 @@ def hadoop_configuration(spark: "SparkSession") -> Any:
     return spark.sparkContext._jsc.hadoopConfiguration()
 
 
-def has_kafka_sink(spark: "SparkSession") -> bool:
-    """Whether the JVM has the jars of Spark's Kafka sink: ``KafkaSourceProvider``; of a class that is not there Py4J makes a package."""
-    from py4j.java_gateway import JavaPackage
-
-    jvm: Any = spark._jvm
-    return not isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage)
-
-
 def delta_version(spark: "SparkSession") -> str:
     """The version of the Delta jar that the JVM has; empty: it has none: ``io.delta.VERSION``, of a package object of Scala."""
     from py4j.protocol import Py4JError

@@ -10,8 +10,8 @@ import os
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.entry import document
-from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, KAFKA_PACKAGE, require_delta, require_spark
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import delta_version, has_kafka_sink
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, require_delta, require_spark
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import delta_version
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -49,15 +49,6 @@ def require_session(spark: SparkSession) -> None:
     if "RocksDB" not in (spark.conf.get(name, "") or ""):
         spark.conf.set(name, value)
         _log.info("%s is %s in this session from now on", name, value)
-
-
-def require_kafka_sink(spark: SparkSession) -> None:
-    """Raise ConfigError if ``spark`` has no Kafka sink."""
-    if not has_kafka_sink(spark):
-        raise ConfigError(
-            f"this Spark session has no Kafka sink, which spark.kafka-options need ({document('installed')}). Use the command, which adds the sink; "
-            f"or in your own program add before getOrCreate(), in a process that has no session yet:\n    .config('spark.jars.packages', {KAFKA_PACKAGE!r})"
-        )
 
 
 def missing_delta(version: str, extensions: str, catalog: str) -> list[tuple[str, str]]:

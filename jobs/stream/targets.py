@@ -12,7 +12,6 @@ from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
-from pyspark_tidb_binlog.sinks.kafka.broker_topic import BrokerTopic
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, kafka_sink
 from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -38,8 +37,8 @@ def sink_of(
 ) -> Sink:
     """The sink of a stream of cluster ``cluster_id``; nothing is opened.
 
-    ``pause`` waits for the given seconds, or raises to end the wait. ``now``: the upstream's timestamp of now; None: this machine's clock. ``spark`` sends
-    to a topic, if the settings say so. ``loader``: from which a lake loads tables.
+    ``pause`` waits for the given seconds, or raises to end the wait. ``now``: the upstream's timestamp of now; None: this machine's clock. ``spark`` and
+    ``loader``: with which a lake keeps large mirrors, and loads tables.
 
     Raises:
         ConfigError: there is no such sink, or one of its settings is wrong.
@@ -53,7 +52,7 @@ def sink_of(
     if config.apply.db_type == "lake":
         return _lake(config, cluster_id, pause, spark, loader)
     if config.apply.db_type == "kafka":
-        return kafka_sink(_topic(config, cluster_id, pause, spark), _message_settings(config, cluster_id))
+        return kafka_sink(_topic(config, cluster_id, pause), _message_settings(config, cluster_id))
     raise ConfigError(f"syncer.db-type = {config.apply.db_type!r} is not a known target")
 
 
@@ -107,19 +106,16 @@ def _lake(
     return LakeSink(settings, pause, loads, large)
 
 
-def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None], spark: "SparkSession | None") -> Topic:
-    """The topic by the client that the settings ask for."""
+def _topic(config: DrainerConfig, cluster_id: int, pause: Callable[[float], None]) -> Topic:
     settings = broker_settings(config, cluster_id)
-    if not config.kafka.by_spark:
-        return BrokerTopic(settings, pause)
-    if spark is None:
-        raise ConfigError("spark.kafka-options: there is no Spark session to send with")
-    # Not at the top: whoever has no Spark may ask for the other sinks.
-    from pyspark_tidb_binlog.jobs.spark.session_check import require_kafka_sink
-    from pyspark_tidb_binlog.sinks.kafka.spark_topic import SparkTopic
-
-    require_kafka_sink(spark)
-    return SparkTopic(spark, settings, pause)
+    try:
+        # Not at the top: whoever has no client of Kafka may ask for the other sinks.
+        from pyspark_tidb_binlog.sinks.kafka.confluent_topic import ConfluentTopic
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'syncer.db-type = "kafka": {error}. Install the wheel\'s extra kafka, or: pip install "confluent-kafka>=2.16,<3"'
+        ) from error
+    return ConfluentTopic(settings, pause)
 
 
 def _relayed(sink: Sink, config: DrainerConfig, cluster_id: int) -> Sink:

@@ -6,7 +6,6 @@ Promises: no other file of ``sinks`` names these insides (``tests/test_layout.py
 
 from typing import Any
 
-from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +27,6 @@ def has_ended(spark: SparkSession) -> bool:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except SPARK_FAULTS:
         return True
-
-
-def is_a(spark: SparkSession, found: JavaObject, class_name: str) -> bool:
-    """Whether an object of the JVM is of the class, also by inheritance: ``SparkContext._gateway``."""
-    return bool(is_instance_of(spark.sparkContext._gateway, found, class_name))
 
 
 def may_change(spark: SparkSession, frame: DataFrame) -> bool:

@@ -35,6 +35,8 @@ class PrivateKafka:
         """``start`` (or ``with``) runs it. Topics are created when they are asked for."""
         self._work_dir = work_dir
         self.port, self.secure_port, self._controller = free_port(), free_port(), free_port()
+        self.front_port, self.behind_port = free_port(), free_port()
+        """Of a front that a test may run (``LosingFront``), which clients are told, and of the listener behind it."""
         self.ca = work_dir / "ca" / "test-ca.pem"
         """The file of the CA that has signed the broker's certificate."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,11 +51,10 @@ class PrivateKafka:
         """``host:port`` of the listener that asks for TLS and SASL: ``USER`` with ``PASSWORD``, by PLAIN or SCRAM-SHA-512."""
         return f"127.0.0.1:{self.secure_port}"
 
-    def login(self, mechanism: str, module: str, password: str) -> dict[str, str]:
-        """Options of a Java client for that listener."""
-        jaas = f'org.apache.kafka.common.security.{module} required username="{USER}" password="{password}";'
-        tls = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
-        return tls | {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+    def login(self, mechanism: str, password: str) -> dict[str, str]:
+        """Options of librdkafka for that listener."""
+        tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.ca)}
+        return tls | {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
 
     @property
     def data_dir(self) -> Path:
@@ -84,6 +85,11 @@ class PrivateKafka:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def signal(self, number: int) -> None:
+        """To the broker, which runs."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -117,14 +123,15 @@ class PrivateKafka:
 
     def _settings(self) -> str:
         jaas = "org.apache.kafka.common.security"
+        named = f"PLAINTEXT://{self.address},SECURE://{self.secure_address}"
         lines = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
-            "listeners": f"PLAINTEXT://{self.address},SECURE://{self.secure_address},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address},SECURE://{self.secure_address}",
+            "listeners": f"{named},BEHIND://127.0.0.1:{self.behind_port},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"{named},BEHIND://127.0.0.1:{self.front_port}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BEHIND:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
             "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
             "listener.name.secure.plain.sasl.jaas.config": f'{jaas}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";',
             "listener.name.secure.scram-sha-512.sasl.jaas.config": f"{jaas}.scram.ScramLoginModule required;",

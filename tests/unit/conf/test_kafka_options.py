@@ -1,16 +1,14 @@
-"""Options of Kafka's Java client: how they are written, which are refused, what may be encrypted, and that no error tells them."""
+"""Options of Kafka's client librdkafka: how they are written, which are refused, what may be encrypted, and that no error tells them."""
 
 from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.conf.encrypted import encrypted
-from pyspark_tidb_binlog.conf.kafka_options import JAAS
 from pyspark_tidb_binlog.conf.load import flags_of, load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, KafkaConfig
 
 KEY = {"BINLOG_SECRET_KEY": "00c0ffee" * 8}
-LOGIN = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="d" password="%s";'
 
 
 @pytest.mark.parametrize(
@@ -25,17 +23,16 @@ def test_a_name_with_dots_may_be_quoted_or_not(text: str, tmp_path: Path) -> Non
     file.write_text(text.replace("[spark", '[syncer]\ndb-type = "kafka"\n[spark', 1))
     found = load_drainer(file, environ={})
     assert dict(found.kafka.options) == {"security.protocol": "SSL", "ssl.key.password": 'p,="x'}
-    assert found.kafka.by_spark
     assert load_drainer(environ={}, flags=flags_of(found)).kafka == found.kafka
 
 
 @pytest.mark.shows("spark.kafka-options")
 def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) -> None:
     text = encrypted('a"b\\c', KEY)
-    options = {JAAS: LOGIN % f"encrypted({text})", "ssl.key.password": f"encrypted({text})", "ssl.truststore.type": "PEM"}
+    options = {"sasl.password": f"encrypted({text})", "sasl.username": f"d-encrypted({text})", "ssl.ca.location": "ca.pem"}
     flags = {"syncer.db-type": "kafka", "spark.kafka-options": tuple(options.items())}
     found = dict(load_drainer(environ=KEY, flags=flags).kafka.options)
-    assert found == {JAAS: LOGIN % 'a\\"b\\\\c', "ssl.key.password": 'a"b\\c', "ssl.truststore.type": "PEM"}
+    assert found == {"sasl.password": 'a"b\\c', "sasl.username": 'd-a"b\\c', "ssl.ca.location": "ca.pem"}
     assert caplog.text == ""
     with pytest.raises(
         ValueError, match=r"^spark.kafka-options: ssl.key.password: the value is not base64: write what `ctl encrypt` prints$"
@@ -48,6 +45,12 @@ def test_a_part_of_a_value_may_be_encrypted(caplog: pytest.LogCaptureFixture) ->
     [
         ({"spark.kafka-options": "acks=1"}, "spark.kafka-options: acks cannot be set: this program sends each message once and in order"),
         ({"spark.kafka-options": "bootstrap.servers=x:1"}, "cannot be set: name the brokers in syncer.to.kafka-addrs"),
+        ({"spark.kafka-options": "metadata.broker.list=hidden"}, "cannot be set: name the brokers in syncer.to.kafka-addrs"),
+        ({"spark.kafka-options": "sasl.jaas.config=hidden"}, "librdkafka reads no JAAS: use sasl.username and sasl.password"),
+        ({"spark.kafka-options": "ssl.truststore.location=hidden.jks"}, "librdkafka reads PEM files: use ssl.ca.location"),
+        ({"spark.kafka-options": "ssl.keystore.type=JKS"}, "PEM files: use ssl.certificate.location and ssl.key.location"),
+        ({"spark.kafka-options": "sasl.mechanism=GSSAPI"}, "Kerberos is not supported: use sasl.mechanism = PLAIN, SCRAM-SHA-256"),
+        ({"spark.kafka-options": "sasl.kerberos.service.name=hidden"}, "Kerberos is not supported"),
         ({"spark.kafka-options": "hidden"}, "the value is not a table of names and values"),
         ({"spark.kafka-options": '{a = "hidden}'}, "the value is not a table of names and values"),
     ],
@@ -58,7 +61,5 @@ def test_what_is_refused_says_why_and_tells_no_value(flags: dict[str, str], word
     assert "hidden" not in str(refused.value)
 
 
-def test_who_sends_is_decided_once() -> None:
-    some = (("security.protocol", "SSL"),)
-    assert [KafkaConfig().by_spark, KafkaConfig(options=some).by_spark] == [False, True]
-    assert "SSL" not in repr(DrainerConfig(kafka=KafkaConfig(options=some)))
+def test_no_value_is_shown() -> None:
+    assert "SSL" not in repr(DrainerConfig(kafka=KafkaConfig(options=(("security.protocol", "SSL"),))))

@@ -9,10 +9,8 @@ import pytest
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import Given
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, KAFKA_SINK_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-
-BOTH = pytest.mark.parametrize("jars", [DELTA_JARS, KAFKA_SINK_JARS], ids=["delta", "kafka"])
 
 
 def filled(place: Path, jars: FetchedJars, *names: str) -> Path:
@@ -23,41 +21,36 @@ def filled(place: Path, jars: FetchedJars, *names: str) -> Path:
     return place
 
 
-@BOTH
-def test_jars_in_the_environment_need_no_place_for_downloads(jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_in_the_environment_need_no_place_for_downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refused() -> Path:
         raise ConfigError("no directory for the cache can be written")
 
     monkeypatch.setattr(own_places, "downloads", refused)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(ConfigError):
-        jars.place()
-    there = filled(tmp_path / jars.folder, jars)
-    assert jars.place() == there
+        DELTA_JARS.place()
+    there = filled(tmp_path / DELTA_JARS.folder, DELTA_JARS)
+    assert DELTA_JARS.place() == there
 
 
-@BOTH
-def test_jars_of_another_version_do_not_count(jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_of_another_version_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(own_places, "downloads", lambda: tmp_path / "cache")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    filled(tmp_path / jars.folder, replace(jars, package=jars.package + "1"))
-    assert jars.place() is None
-    fetched = jars.place_to_fetch()
-    assert fetched.name == f"{jars.folder}-{jars.package.rpartition(':')[2]}"
-    filled(fetched, jars)
-    assert jars.place() == fetched
+    filled(tmp_path / DELTA_JARS.folder, replace(DELTA_JARS, package=DELTA_JARS.package + "1"))
+    assert DELTA_JARS.place() is None
+    fetched = DELTA_JARS.place_to_fetch()
+    assert fetched.name == f"{DELTA_JARS.folder}-{DELTA_JARS.package.rpartition(':')[2]}"
+    filled(fetched, DELTA_JARS)
+    assert DELTA_JARS.place() == fetched
 
 
-@BOTH
-def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(
-    jars: FetchedJars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
-    place = filled(tmp_path / "environment" / jars.folder, jars, "b.jar", "a.jar")
+    place = filled(tmp_path / "environment" / DELTA_JARS.folder, DELTA_JARS, "b.jar", "a.jar")
     spark_home = tmp_path / "spark"
-    assert command._jars(jars, Given("drainer"), spark_home, {}) == place
+    assert command._jars(DELTA_JARS, Given("drainer"), spark_home, {}) == place
     assert jars_in(place) == [str(place / "a.jar"), str(place / "b.jar")]
-    assert command._jars(jars, Given("drainer", [], ["--packages", jars.package]), spark_home, {}) is None
+    assert command._jars(DELTA_JARS, Given("drainer", [], ["--packages", DELTA_JARS.package]), spark_home, {}) is None
     (spark_home / "jars").mkdir(parents=True)
-    (spark_home / "jars" / f"{jars.package.split(':')[-2]}-9.jar").touch()
-    assert command._jars(jars, Given("drainer"), spark_home, {}) is None
+    (spark_home / "jars" / f"{DELTA_JARS.package.split(':')[-2]}-9.jar").touch()
+    assert command._jars(DELTA_JARS, Given("drainer"), spark_home, {}) is None

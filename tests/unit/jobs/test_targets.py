@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_settings_of_row_operations() -> None:
 @pytest.mark.shows("syncer.to.kafka-client-id")
 def test_settings_of_a_topic() -> None:
     found = targets.broker_settings(config("kafka", retry_seconds=9.0), 7)
-    assert (found.topic, found.addresses(), found.client_id, found.retry_seconds) == ("7_obinlog", [("b", 1)], "tidb_binlog", 9.0)
+    assert (found.topic, found.addrs, found.client_id, found.retry_seconds) == ("7_obinlog", "b:1", "tidb_binlog", 9.0)
     named = dataclasses.replace(config("kafka"), kafka=KafkaConfig("b:1", "2.0", 9, 99, "me", "t"))
     found = targets.broker_settings(named, 7)
     assert (found.topic, found.client_id, found.max_messages, found.max_message_bytes) == ("t", "me", 9, 99)
@@ -67,11 +68,13 @@ def test_jobs_that_compare_need_a_server() -> None:
         targets.require_server(config("file"))
 
 
-def test_who_sends_to_a_topic() -> None:
+def test_a_topic_needs_kafkas_client(monkeypatch: pytest.MonkeyPatch) -> None:
     with_options = dataclasses.replace(config("kafka"), kafka=KafkaConfig(addrs="b:1", options=(("security.protocol", "SSL"),)))
-    with pytest.raises(ConfigError, match="there is no Spark session to send with"):
-        targets.sink_of(with_options, 7, lambda seconds: None)
     assert targets.broker_settings(with_options, 7).options == (("security.protocol", "SSL"),)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.delitem(sys.modules, "pyspark_tidb_binlog.sinks.kafka.confluent_topic", raising=False)
+    with pytest.raises(ConfigError, match='syncer.db-type = "kafka": .*confluent_kafka.* Install the wheel\'s extra kafka'):
+        targets.sink_of(with_options, 7, lambda seconds: None)
 
 
 @pytest.mark.shows("start without a savepoint")
