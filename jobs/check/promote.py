@@ -70,7 +70,8 @@ def main(config: DrainerConfig, *, apply: bool) -> int:
         if len(lines) > most:
             print(f"{topic:<15} and {len(lines) - most} more")
     if not apply:
-        print("Nothing was changed. With -apply the statements above are executed, and the stream ends for good.")
+        does = "the statements above are executed, and the stream ends for good" if found.statements else "the stream ends for good"
+        print(f"Nothing was changed. With -apply {does}.{' Stop the Drainer first.' if found.writer else ''}")
         return EXIT_FAILED if found.writer or not found.whole else 0
     if found.writer:
         raise LeaseHeld(f"nothing was changed, because {found.writer} writes here. Stop that Drainer first, and promote then")
