@@ -47,7 +47,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import tables_in
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -178,7 +178,9 @@ class TableLoader:
         known, selection = history(), Selection.of(self._config.apply)
         tables = [t for t in map(selection.routes.moved, selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
         names = [(t.schema, t.name) for t in tables]
-        if not names or self._asked(lambda session: read_tables(session, names)):
+        schemas = sorted({schema for schema, _ in names})
+        there = self._asked(lambda session: {(schema, name) for schema in schemas for name in tables_in(session, schema)})
+        if not names or any((schema, name.lower()) in there for schema, name in names):
             return ""
         return f"{none_there([f'{schema}.{name}' for schema, name in names])}: {FILL_IT}"
 

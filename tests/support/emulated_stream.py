@@ -33,7 +33,9 @@ class ToldHistory:
         """All jobs of the upstream."""
         return SchemaHistory.of(JobReader().read(self._upstream.jobs()))
 
-    refresh = snapshot
+    def refresh(self, *, overtaken: bool = False) -> SchemaHistory:
+        """Everything."""
+        return self.snapshot()
 
     def wait_for_job(self, job_id: int) -> Job | None:
         """The job, at once."""
