@@ -33,7 +33,7 @@ from tests.support.job_scene import LONGEST, Job, to_group, to_process
 
 pytestmark = pytest.mark.grpc
 ROOT = Path(__file__).parents[2]
-NO_PYTHON = ("./", "curl ")
+NO_PYTHON = ("./", "curl ", "tiup ")
 UP = "Ctrl-C ends it and leaves nothing behind."
 TOLD = "ctl status -registry"
 
