@@ -151,5 +151,5 @@ def _job(kind: JobType, schema_id: int, ts: int, *, db_info: DbInfo | None = Non
         table_info=None,
         multiple_table_infos=multiple_table_infos,
         finished_ts=ts,
-        start_ts=ts,
+        start_ts=0,  # unknown: no binlog of it is awaited
     )
