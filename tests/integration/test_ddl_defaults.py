@@ -205,7 +205,7 @@ FILLED = {
     "BINARY(4) NOT NULL": (kind(254, 1, 4), "\x00\x00\x00\x00", b"\0\0\0\0"),
     "BINARY(4) NOT NULL DEFAULT 'ab'": (kind(254, 1, 4), "ab", b"ab\0\0"),
     "VARBINARY(9) NOT NULL DEFAULT 'a '": (kind(15, 1, 9), "a ", b"a "),
-    "CHAR(9) CHARACTER SET gbk NOT NULL DEFAULT '中'": (kind(254, 1, 9, 0, "gbk"), "中", b"\xd6\xd0"),
+    "CHAR(9) CHARACTER SET gbk NOT NULL DEFAULT '中'": (kind(254, 1, 9, 0, "gbk"), "中", "中".encode()),
     "VARCHAR(9) NOT NULL DEFAULT 'Ä '": (kind(15, 1, 9, 0, "utf8mb4"), "Ä ", "Ä ".encode()),
     "CHAR(9) NOT NULL DEFAULT 'a  '": (kind(254, 1, 9, 0, "utf8mb4"), "a  ", b"a"),
     "CHAR(9) NOT NULL DEFAULT '  '": (kind(254, 1, 9, 0, "utf8mb4"), "  ", b""),

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
 from tests.support.target_rows import run_sql
@@ -122,4 +122,4 @@ def test_what_cannot_pass_is_said_at_once(
 
     with pytest.raises(ApplyError) as refused:
         run_transaction(lambda: connect(account, ApplyConfig()), lambda session: session.execute(sql), RetryPolicy(pause=never))
-    assert (refused.value.errno, type(refused.value)) == (errno, ApplyError)
+    assert (refused.value.errno, type(refused.value)) == (errno, ServerRefused)

@@ -309,18 +309,17 @@ def _foreign_keys_renamed(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
     return with_server_names(info, set(info.foreign_key_names) - set(old), "the database has a foreign key of this name")
 
 
-_KEPT_BY = re.compile(r"constraint '(?:[^']*/)?([^']+)'(?: of table '([^']+)')?")
+_KEPT_BY = re.compile(r"constraint '(?:[^']*/)?([^']+)'")
 
 
 def _kept_by_foreign_key(ddl: SentDdl) -> Around | None:
-    """TiDB changes the type of a column that a foreign key has, of the table or of another one. The key goes, because no row needs it."""
+    """TiDB changes the type of a column that a foreign key of the table has. The key goes, because no row needs it; one of another table may be somebody's own."""
     found, old = _KEPT_BY.search(ddl.error.words) if ddl.error else None, ddl.subject.old
-    if found is None or old is None:
+    if found is None or old is None or not old.info.foreign_keys:
         return None
-    schema, _, name = found[2].replace("`", "").rpartition(".") if found[2] else (old.schema, "", old.name)
-    table = table_name(schema or old.schema, name)
-    loss = f"{schema or old.schema}.{name}: foreign key {found[1]} left out, because the server does not change a column that it has: make it again by hand"
-    return Around(first=(f"ALTER TABLE {table} DROP FOREIGN KEY {quote_name(found[1])}",), sql=ddl.sql, losses=(loss,))
+    drop = f"ALTER TABLE {table_name(old.schema, old.name)} DROP FOREIGN KEY {quote_name(found[1])}"
+    loss = f"{old.schema}.{old.name}: foreign key {found[1]} left out, because the server does not change a column that it has: make it again by hand"
+    return Around(first=(drop,), sql=ddl.sql, losses=(loss,))
 
 
 def _key_prefixes(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
@@ -419,7 +418,7 @@ QUIRKS = (
     Quirk(_nearest(_too_long), (1074,)),
     Quirk(_nearest(_without_comments), (1628, 1629, 1688, 1793)),
     Quirk(_nearest(_foreign_keys_renamed), (_CANNOT_CREATE, 1823, 1826)),
-    Quirk(_kept_by_foreign_key, (1832, 1833)),
+    Quirk(_kept_by_foreign_key, (1832,)),
     Quirk(_nearest(_key_prefixes), (1170,)),
     Quirk(_long_key, (_KEY_TOO_LONG,)),
     Quirk(_short_rows, (1709,)),
