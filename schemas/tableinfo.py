@@ -6,8 +6,8 @@ Names keep their original case. Column lists come in ``offset`` order, the order
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from typing import Any, Self
 
@@ -470,6 +470,24 @@ class TableInfo:
             return tuple(by_offset[c.offset] for c in index.columns)
         except KeyError as error:
             raise Corruption(f"index {index.name} of table {self.name} (id {self.id}) names a column offset it lacks: {error}") from error
+
+    def with_only(self, ids: Collection[int]) -> Self:
+        """The table with the columns of these ids, and the indexes that consist of them."""
+        kept = tuple(replace(c, offset=place) for place, c in enumerate(c for c in self.columns if c.id in ids))
+        offsets = {c.id: c.offset for c in kept}
+        indexes = list[IndexInfo]()
+        for index in self.indexes:
+            of_index = [c.id for c in self.index_columns(index)]
+            if all(i in offsets for i in of_index):
+                parts = (replace(part, offset=offsets[i]) for part, i in zip(index.columns, of_index, strict=True))
+                indexes.append(replace(index, columns=tuple(parts)))
+        return replace(self, columns=kept, indexes=tuple(indexes))
+
+    def without_partitions(self) -> Self:
+        """The table in one piece."""
+        return replace(
+            self, partitions=(), partition_type=0, partition_expr="", partition_columns=(), partition_num=0, partition_enabled=False
+        )
 
     def partitions_gone(self, after: "TableInfo") -> tuple[str, ...]:
         """The names of the partitions that ``after`` lacks or has under another id: their rows are gone, or in another table."""

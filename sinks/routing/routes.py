@@ -151,25 +151,8 @@ def _counts(column: ColumnInfo) -> bool:
 
 def narrowed(info: TableInfo, columns: frozenset[str]) -> TableInfo:
     """``info`` with only these columns, and the keys that consist of them; without partitions and foreign keys, which may need others."""
-    kept = tuple(replace(c, offset=place) for place, c in enumerate(c for c in info.columns if c.name.lower() in columns))
-    offsets = {c.id: c.offset for c in kept}
-    indexes = []
-    for index in info.indexes:
-        ids = [c.id for c in info.index_columns(index)]
-        if all(i in offsets for i in ids):
-            parts = (replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
-            indexes.append(replace(index, columns=tuple(parts)))
-    whole = replace(
-        info,
-        partitions=(),
-        partition_type=0,
-        partition_expr="",
-        partition_columns=(),
-        partition_num=0,
-        partition_enabled=False,
-        foreign_keys=(),
-    )
-    return replace(whole, columns=kept, indexes=tuple(indexes))
+    kept = {c.id for c in info.columns if c.name.lower() in columns}
+    return replace(info.with_only(kept).without_partitions(), foreign_keys=())
 
 
 def column_names(history: SchemaHistory, table: TableAt) -> frozenset[str]:

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, alter_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, without_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import OF_NO_DEFINITION, SentDdl, around
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
@@ -126,7 +126,7 @@ def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, 
     columns = tuple(
         replace(c, default=None, default_is_expr=False) if "nextval(" in str(c.default).lower() else c for c in table.info.columns
     )
-    info = replace(without_partitions(table.info), foreign_keys=(), columns=columns)
+    info = replace(table.info.without_partitions(), foreign_keys=(), columns=columns)
     job = replace(subject.job, type=JobType.CREATE_TABLE, table_info=info)
     as_made = replace(subject, job=job, before=(), after=(replace(table, info=info),), given=DdlDelivery(DdlForm.INFOS))
     own, temporary = table_name(table.schema, table.name), table_name(database, _NAME)

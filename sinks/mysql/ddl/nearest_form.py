@@ -76,27 +76,16 @@ def plainly(info: TableInfo, ids: Collection[int]) -> TableInfo:
 def without_columns(info: TableInfo, gone: Collection[int]) -> NearestForm:
     """The table without the columns of these ids, and without the keys, foreign keys and partitions that need them."""
     names = {c.name.lower() for c in info.columns if c.id in gone}
-    kept = tuple(replace(c, offset=place) for place, c in enumerate(c for c in info.columns if c.id not in gone))
-    offsets = {c.id: c.offset for c in kept}
-    indexes, losses = list[IndexInfo](), list[str]()
-    for index in info.indexes:
-        ids = [c.id for c in info.index_columns(index)]
-        if all(i in offsets for i in ids):
-            parts = tuple(replace(part, offset=offsets[i]) for part, i in zip(index.columns, ids, strict=True))
-            indexes.append(replace(index, columns=parts))
-        elif index.state == PUBLIC:
-            losses.append(f"{'expression index' if info.over_expression(index) else 'key'} {index.name} left out")
+    left = info.with_only({c.id for c in info.columns} - set(gone))
+    kept = {i.id for i in left.indexes}
+    lost = (i for i in info.indexes if i.id not in kept and i.state == PUBLIC)
+    losses = [f"{'expression index' if info.over_expression(i) else 'key'} {i.name} left out" for i in lost]
     foreign = tuple(k for k in info.foreign_keys if not names & {c.lower() for c in k.columns})
     losses += [f"foreign key {k.name} left out" for k in info.foreign_keys if k not in foreign]
-    left = replace(info, columns=kept, indexes=tuple(indexes), foreign_keys=foreign)
+    left = replace(left, foreign_keys=foreign)
     if names & (names_in(info.partition_expr) | {c.lower() for c in info.partition_columns}):
-        left, losses = without_partitions(left), [*losses, "partitions left out"]
+        left, losses = left.without_partitions(), [*losses, "partitions left out"]
     return NearestForm(left, tuple(losses))
-
-
-def without_partitions(info: TableInfo) -> TableInfo:
-    """The table in one piece."""
-    return replace(info, partitions=(), partition_type=0, partition_expr="", partition_columns=(), partition_num=0, partition_enabled=False)
 
 
 def without_defaults(info: TableInfo, refused: Collection[ColumnInfo], why: str) -> NearestForm | None:
@@ -222,7 +211,7 @@ def bare(info: TableInfo) -> TableInfo:
         replace(c, comment="", default=None, default_is_expr=False) if c.default_is_expr else replace(c, comment="") for c in left.columns
     )
     keys = tuple(replace(i, comment="") for i in left.indexes if i.id in needed)
-    return without_partitions(replace(left, columns=columns, indexes=keys, foreign_keys=(), comment=""))
+    return replace(left.without_partitions(), columns=columns, indexes=keys, foreign_keys=(), comment="")
 
 
 def finding_keys(info: TableInfo) -> frozenset[int]:
