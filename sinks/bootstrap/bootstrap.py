@@ -440,7 +440,7 @@ class Bootstrap:
                     self._transact(partial(self._give_up, head, wanted, why[wanted.label]))
                 break
         setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.label)) is not None]
-        for finding in self._transact(partial(set_sequences, setvals=setvals)):
+        for finding in self._transact(partial(set_sequences, setvals=setvals)) if setvals else ():
             _log.warning("%s: %s", finding.table, finding.words)
         return accepted
 

@@ -104,9 +104,11 @@ class TargetTables:
 
     def as_made(self, plan: CopyPlan) -> CopyPlan:
         """``plan`` for the table as it is there: a STORED column that the target does not compute is copied."""
+        computed = [c for c in plan.target.info.columns if c.generated_stored]
+        if not computed:
+            return plan
         name = (plan.target.schema, plan.target.name)
         there = read_tables(self.session, [name]).get(name)
-        computed = (c for c in plan.target.info.columns if c.generated_stored)
         plain = {c.id for c in computed if there and (found := there.column(c.name)) and not found.generated}
         source, target = (replace(table, info=plainly(table.info, plain)) for table in (plan.source, plan.target))
         return replace(plan, source=source, target=target) if plain else plan

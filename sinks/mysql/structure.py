@@ -452,9 +452,11 @@ def counters_of(session: Target, but: Collection[str]) -> Iterator[tuple[str, st
 
 def sequences_of(session: Target, but: Collection[str]) -> Iterator[tuple[str, str]]:
     """Database and name of each sequence of a MariaDB outside the databases ``but``."""
+    if session.flavour is not Flavour.MARIADB:
+        return iter(())
     where = f"table_type = 'SEQUENCE' AND LOWER(table_schema) NOT IN {_SYSTEM}"
     rows = session.query(f"SELECT table_schema, table_name FROM information_schema.tables WHERE {where} ORDER BY 1, 2")
-    found = ((as_text(schema), as_text(name)) for schema, name in rows if session.flavour is Flavour.MARIADB)
+    found = ((as_text(schema), as_text(name)) for schema, name in rows)
     return (one for one in found if one[0].lower() not in but)
 
 
