@@ -6,8 +6,7 @@ Promises: reads only. A lock shows whether a Drainer runs: it is tried and relea
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import GUARD
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import is_held
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import CLUSTER
@@ -28,7 +27,7 @@ def require_no_stream(target: TargetConfig, apply: ApplyConfig, cluster_id: int)
         others = sorted(_clusters(session, schema) - {cluster_id, *_OF_TRIALS})
         if others:
             why = f"holds the checkpoint of cluster {', '.join(map(str, others[:5]))}"
-        elif any(_is_held(session, lock_name(GUARD, schema, one)) for one in sorted({cluster_id, *_OF_TRIALS})):
+        elif any(is_held(session, one, schema) for one in sorted({cluster_id, *_OF_TRIALS})):
             why = "is being written to by a Drainer"
         else:
             return
@@ -46,10 +45,3 @@ def _clusters(session: Session, schema: str) -> set[int]:
         ids = session.query(f"SELECT DISTINCT {quote_name(as_text(column))} FROM {quote_name(schema)}.{quote_name(as_text(table))}")
         found |= {int(one) for (one,) in ids}
     return found
-
-
-def _is_held(session: Session, lock: str) -> bool:
-    if session.query("SELECT GET_LOCK(%s, 0)", [lock])[0][0] != 1:
-        return True
-    session.query("SELECT RELEASE_LOCK(%s)", [lock])
-    return False

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError, ServerRefused
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
@@ -155,7 +156,6 @@ class _TextDdl:
             raise DdlUnrecorded(f"it was executed, but the target refuses its record: {error}", error.errno, error.words) from error
 
 
-_VIEW_EXISTS = 1050
 _MADE = ("VIEW", "TABLE", "INDEX", "DATABASE", "SCHEMA", "SEQUENCE")
 
 
@@ -175,7 +175,7 @@ class WaitingViews:
 
     def after(self, commit_ts: int, database: str, query: str, refused: ApplyError | None) -> bool:
         """Note a DDL that ``execute_text`` has passed by, or try again after one that may make what a view lacks; whether it is a view that is left out."""
-        if refused is not None and refused.errno != _VIEW_EXISTS and makes_view(query):
+        if refused is not None and refused.errno != EXISTS_TABLE and makes_view(query):
             self._waiting[commit_ts] = database, query
             _log.warning(
                 "the view of the DDL of commit_ts %d is left out, and tried again after each CREATE and RENAME until this program ends: %s",
@@ -200,7 +200,7 @@ class WaitingViews:
                 session.use(database)
             session.execute(_text_for(session.flavour, query))
         except ServerRefused as error:
-            return error.errno == _VIEW_EXISTS
+            return error.errno == EXISTS_TABLE
         return True
 
 
