@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
@@ -33,6 +35,8 @@ from tests.support.pump_pulls import RAW, Pull
 pytestmark = pytest.mark.grpc
 CLUSTER = 7
 PREWRITE, COMMIT = 0, 1
+ENDS = itertools.count(10**9)
+"""Timestamps above every other in these tests."""
 QUICK = PumpClientSettings(write_timeout=0.5, prewrite_pause=0.01, outcome_pause=0.02, probe_interval=0.02, watch_wait=0.1)
 TABLE = Table("t", (Column("id", "bigint"),), ("id",))
 record = functools.partial(payload, prewrite_key=b"k")
@@ -55,14 +59,22 @@ def config(path, node_id, **more):
 
 
 def stored(address):
-    """What the log of a Pump holds: (type, start_ts) in its order."""
+    """What the log of a Pump holds: (type, start_ts) in its order.
+
+    A Pump answers a write before readers see it. So a fake binlog is written, and the log is read up to that fake.
+    """
+    end = next(ENDS)
+    writer = PumpWriter(address, CLUSTER, 30.0)
+    writer.write(fake(end).payload)
+    writer.close()
     with Pull(address, RAW, cluster=CLUSTER) as pull:
         found = []
         for entity in pull:
             binlog = binlog_pb2.Binlog.FromString(entity.payload)
-            if binlog.start_ts == binlog.commit_ts:
+            if binlog.commit_ts == end:
                 break
-            found.append((binlog.tp, binlog.start_ts))
+            if binlog.start_ts != binlog.commit_ts:
+                found.append((binlog.tp, binlog.start_ts))
     return found
 
 
