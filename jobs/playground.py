@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
             say("starts a private MariaDB")
             target = stack.enter_context(PrivateMariaDB()).target()
             # The drainer's page names host and port, not a path that is gone with the playground.
-            settings = settings_for(workload, load_drainer(), replace(target, socket=""), place)
+            settings = settings_for(workload, load_drainer(otherwise={"node-id": "playground"}), replace(target, socket=""), place)
             lines = _target_lines(target, workload.url)
         opened = workload.open(PUMPS)
         workload.begin()
