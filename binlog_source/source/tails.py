@@ -27,10 +27,10 @@ import numpy as np
 
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
+from pyspark_tidb_binlog.binlog_source.source.gc_bound import newest_ts_of
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
-    FAR_FUTURE,
     Endpoint,
     Pull,
     damage_of,
@@ -331,7 +331,10 @@ class Tail:
         if self._bare_ends < BARE_ENDS:
             return
         self._bare_ends = 0
-        damage, text = silent_damage(self.endpoint, after_ts, FAR_FUTURE)
+        # A pull from above the Pump's newest ts would put a warning into its log.
+        pump = self.endpoint
+        newest_ts = newest_ts_of(pump.pump, pump.address, pump.tls, by_address=pump.by_address)
+        damage, text = silent_damage(pump, after_ts, newest_ts)
         if self._fail_on_data_loss:
             refuse_damage(damage, text)
         _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)

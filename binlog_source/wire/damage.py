@@ -88,6 +88,8 @@ def first_readable(after_ts: int, upto_ts: int, readable: Callable[[int], bool])
 
     ``readable(ts)``: whether a pull from ``ts`` (exclusive) delivers something. It is called about 2 log2(distance) times.
     """
+    if upto_ts <= after_ts:
+        return None
     bad, step = after_ts, 1
     while (good := min(bad + step, upto_ts)) < upto_ts and not readable(good):
         bad, step = good, step * 2

@@ -95,7 +95,10 @@ def test_gc_that_overtakes_a_read_is_an_error() -> None:
 
 
 def test_a_pump_that_does_not_say_is_an_error_after_a_while() -> None:
-    with ScriptedPump(after_gc, metrics="") as pump, pytest.raises(PumpUnavailable, match="does not report its gc ts at http://"):
+    with (
+        ScriptedPump(after_gc, metrics="") as pump,
+        pytest.raises(PumpUnavailable, match="does not report binlog_pump_storage_gc_ts at http://"),
+    ):
         rows(pump, GC_TS, fail=True, patience=0.5)
 
 

@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import steady
 from pyspark_tidb_binlog.schemas.errors import DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
+from tests.support.eventually import eventually
 from tests.support.fakes.faulty_files import flip
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump, message
 from tests.support.fine_pump import fine_store
@@ -143,6 +144,17 @@ def test_the_tail_of_a_real_pump_that_stands_still(monkeypatch: pytest.MonkeyPat
         assert lossy.wait(lambda: bool((v := lossy.views(offset)) and v["p7"].steps[-1].sorted_promise == 25), 20)
         strict.stop()
         lossy.stop()
+
+
+def test_no_pull_begins_above_the_newest_of_a_real_pump(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the Pump warns in its log. It may end every pull: so it does while it stops."""
+    monkeypatch.setattr(tails_module, "_BACKOFF", steady(0.05))
+    with ScriptedPump(lambda asked: iter(())) as pump:
+        tails = Tails(fail_on_data_loss=True)
+        tails.follow({"p7": Endpoint("p7", pump.address, 7)}, 4)
+        eventually(lambda: "ends every pull without a message" in tails.unreachable().get("p7", ""), seen=tails.unreachable)
+        tails.stop()
+    assert max(asked.offset for asked in pump.asked) == 1795277142123 << 18
 
 
 def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
