@@ -1,6 +1,7 @@
 """The embedded upstream, applied to a target batch by batch as the stream does it: no Pumps, but Spark, the real applier and a real sink. Imports pyspark."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -28,10 +29,14 @@ class ToldHistory:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
+        self._read: tuple[int, SchemaHistory] = -1, SchemaHistory()
 
     def snapshot(self) -> SchemaHistory:
-        """All jobs of the upstream."""
-        return SchemaHistory.of(JobReader().read(self._upstream.jobs()))
+        """All jobs of the upstream; the same history as long as there is no new job."""
+        jobs = self._upstream.jobs()
+        if self._read[0] != len(jobs):
+            self._read = len(jobs), SchemaHistory.of(JobReader().read(jobs))
+        return self._read[1]
 
     def refresh(self, *, overtaken: bool = False) -> SchemaHistory:
         """Everything."""
@@ -76,11 +81,13 @@ class EmulatedStream:
         work(txn)
         return int(txn.commit())
 
-    def apply(self, upto_ts: int = 0) -> BatchReport:
-        """Everything since the last batch, as one; ``upto_ts`` 0: to now."""
+    def apply(self, upto_ts: int = 0, meanwhile: AbstractContextManager[object] | None = None) -> BatchReport:
+        """Everything since the last batch, as one; ``upto_ts`` 0: to now. ``meanwhile``: open while the batch is applied."""
         upto_ts = upto_ts or self.upstream.oracle.next()
         sink, applier = self._living()
-        applier(self._frame(sink.commit_ts, upto_ts), len(self.reports))
+        frame = self._frame(sink.commit_ts, upto_ts)
+        with meanwhile or nullcontext():
+            applier(frame, len(self.reports))
         return self.reports[-1]
 
     @property
