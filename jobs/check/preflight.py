@@ -334,7 +334,7 @@ class TargetCheck:
     def _moved(self, cluster_id: int) -> tuple[TargetProgress | None, list[Remark]]:
         """The record that counts if the settings move the record to another place; None: the record stays."""
         try:
-            move = move_of(self._config, cluster_id, None, self._session)
+            move = move_of(self._session, self._config, cluster_id, None)
         except ConfigError as error:
             return None, [hinders(self._where, str(error), "")]
         if move.record is None:

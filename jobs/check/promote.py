@@ -178,15 +178,14 @@ def _sequences(session: Session, schema: str) -> Iterator[str]:
 
 
 def _promote(config: DrainerConfig, found: Promotion) -> None:
-    def work(session: Session) -> None:
-        for sql in found.statements:
-            lease.check_unlocked(session, target.lease)
-            session.execute(sql)
-        lease.promote(session, target.lease)
-
     target = LeasedTarget(partial(connect, config.target, config.apply), config.apply, FEW)
     try:
         target.take(found.cluster_id)
-        target.ask(work)
+        for attempt in target.retrying():
+            with attempt, target.session(attempt) as session:
+                for sql in found.statements:
+                    lease.check_unlocked(session, target.lease)
+                    session.execute(sql)
+                lease.promote(session, target.lease)
     finally:
         target.close()

@@ -43,13 +43,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import run_leased
+from pyspark_tidb_binlog.sinks.mysql.leased_target import leased
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begun, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import databases_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -161,8 +161,8 @@ class Bootstrap:
     def _recorded(self, head: CopyHead, tables: Sequence[TableAt]) -> CopyRecord:
         """The record of this copy, begun if it is not yet."""
         cluster_id, schema = self._lease.cluster_id, self._schema
-        run_retried(self._sessions.use, lambda session: copy_record.ensure_table(session, schema), self._policy)
-        found = run_retried(self._sessions.use, lambda session: copy_record.load(session, cluster_id, schema), self._policy)
+        self._ask(lambda session: copy_record.ensure_table(session, schema))
+        found = self._ask(lambda session: copy_record.load(session, cluster_id, schema))
         known, mine = ({(t.schema, t.name) for t in some} for some in (found.tables if found else (), tables))
         # Filters leave it out, and it is half done: whoever takes it in again has it copied.
         left_out = [t for t in found.unfinished if (t.schema, t.name) not in mine and not self._keeps(t)] if found else []
@@ -254,9 +254,7 @@ class Bootstrap:
         return self._selection.tables.keeps(table.schema, table.name)
 
     def _load(self) -> CopyRecord:
-        found = run_retried(
-            self._sessions.use, lambda session: copy_record.load(session, self._lease.cluster_id, self._schema), self._policy
-        )
+        found = self._ask(lambda session: copy_record.load(session, self._lease.cluster_id, self._schema))
         if found is None:
             raise BootstrapRefused(f"{self._schema}.{copy_record.TABLE} has lost its rows; start with --bootstrap-restart")
         return found
@@ -280,19 +278,20 @@ class Bootstrap:
         return [*found.tables, *found.others]
 
     def _ask(self, question: Callable[[Session], T]) -> T:
-        return run_retried(self._sessions.use, question, self._policy)
+        for attempt in retrying(self._policy):
+            with attempt, begun(self._sessions.use, attempt) as session:
+                answer = question(session)
+        return answer
 
     def _require_empty(self, tables: Sequence[TableAt]) -> None:
         names = [(t.schema, t.name) for t in map(self._selection.routes.moved, tables)]
-        filled = run_retried(self._sessions.use, lambda session: self._target_tables(session).rows_in(names), self._policy)
+        filled = self._ask(lambda session: self._target_tables(session).rows_in(names))
         if filled:
             raise BootstrapRefused(not_empty(filled))
 
     def _require_gone(self, tables: Sequence[CopiedTable]) -> None:
         names = [self._selection.routes.target(t.schema, t.name) for t in tables if self._keeps(t)]
-        filled = run_retried(
-            self._sessions.use, lambda session: self._target_tables(session).rows_in([(n.schema, n.name) for n in names]), self._policy
-        )
+        filled = self._ask(lambda session: self._target_tables(session).rows_in([(n.schema, n.name) for n in names]))
         if filled:
             raise BootstrapRefused(
                 f"{', '.join(filled[:5])}: the copy that is given up wrote rows to this table, and the upstream no longer has the table. Drop the table at the target, "
@@ -353,9 +352,9 @@ class Bootstrap:
                     note_copied(session, self._apply, cluster_id, head.ts, plan.source, "derived", losses)
 
             if losses:
-                run_retried(self._sessions.use, lambda session: ensure_ddl_table(session, self._apply), self._policy)
+                self._ask(lambda session: ensure_ddl_table(session, self._apply))
             self._transact(note_empty)
-        return run_retried(self._sessions.use, lambda session: copy_record.load_ranges(session, cluster_id, schema, copied), self._policy)
+        return self._ask(lambda session: copy_record.load_ranges(session, cluster_id, schema, copied))
 
     def _note_dropped(self, copied: CopiedTable, session: Session) -> None:
         self._require_dropped(copied, session)
@@ -435,7 +434,7 @@ class Bootstrap:
             if not made:
                 names = ", ".join(w.label for w in waiting)
                 _log.warning("the target refuses these views or sequences; create them there by hand: %s", names)
-                run_retried(self._sessions.use, lambda session: ensure_ddl_table(session, self._apply), self._policy)
+                self._ask(lambda session: ensure_ddl_table(session, self._apply))
                 for wanted in waiting:
                     self._transact(partial(self._give_up, head, wanted, why[wanted.label]))
                 break
@@ -535,16 +534,22 @@ class Bootstrap:
         return self._shipped
 
     def _limits(self) -> PlanLimits:
-        return PlanLimits().within(run_retried(self._sessions.use, lambda session: session.max_allowed_packet, self._policy))
+        return PlanLimits().within(self._ask(lambda session: session.max_allowed_packet))
 
     def _target_tables(self, session: Session) -> TargetTables:
         return TargetTables(session, self._apply, self._lease)
 
     def _with_tables(self, work: Callable[[TargetTables], T]) -> T:
-        return run_retried(self._ddl_sessions.use, lambda session: work(self._target_tables(session)), self._policy)
+        for attempt in retrying(self._policy):
+            with attempt, begun(self._ddl_sessions.use, attempt) as session:
+                done = work(self._target_tables(session))
+        return done
 
     def _transact(self, work: Callable[[Session], T]) -> T:
-        return run_leased(self._sessions.use, self._lease, work, self._policy)
+        for attempt in retrying(self._policy):
+            with attempt, leased(self._sessions.use, self._lease, attempt) as session:
+                done = work(session)
+        return done
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -30,8 +31,8 @@ from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TablesThen
 from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, Attempt, RetryPolicy, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,12 +99,14 @@ class _UpstreamThen:
         fresh, self._fresh = self._fresh, False
         mirror = _Mirror(table, uri, stored)
         try:
-            ranges = self._retried(lambda session: self._ranges(session, mirror))
+            for attempt in self._retrying():
+                with attempt, self._at(attempt) as session:
+                    ranges = self._ranges(session, mirror)
             tasks = self._spark.sparkContext.defaultParallelism // 2 if self._spark is not None else 0
             # One region gives two ranges. The other half of the slots is left to the stream.
             if len(ranges) > 2 and tasks:
                 return self._by_executors(mirror, [ranges[task::tasks] for task in range(min(tasks, len(ranges)))])
-            return [part for within in ranges for part in self._retried(lambda session, w=within: self._read(session, mirror, w))]  # type: ignore[misc]
+            return [part for within in ranges for part in self._read(mirror, within)]
         except (SchemaMoves, RetryableApplyError) as error:
             raise LoadLater(str(error)) from error
         except SPARK_FAULTS as error:
@@ -132,8 +135,11 @@ class _UpstreamThen:
         # In an order of all partitions TiDB would sort.
         return (KeyRange(),) if 0 < rows <= FEW_ROWS and not table.info.partitions else source.ranges(session, table)
 
-    def _read(self, session: Session, mirror: "_Mirror", within: KeyRange) -> list[WrittenPart]:
-        return list(mirror.written(session, within, self._stopped))
+    def _read(self, mirror: "_Mirror", within: KeyRange) -> list[WrittenPart]:
+        for attempt in self._retrying():
+            with attempt, self._at(attempt) as session:
+                written = list(mirror.written(session, within, self._stopped))
+        return written
 
     def _by_executors(self, mirror: "_Mirror", tasks: Sequence[Sequence[KeyRange]]) -> list[WrittenPart]:
         assert self._spark is not None
@@ -143,11 +149,10 @@ class _UpstreamThen:
             sessions = source.sessions_of_process(ts)
             for batch in batches:
                 for within in (one for number in batch.column(0).to_pylist() for one in tasks[number]):
-
-                    def read(session: Session, within: KeyRange = within) -> list[WrittenPart]:
-                        return list(mirror.written(session, within, lambda: False))
-
-                    yield from map(row_of, run_retried(lambda: source.at(ts, sessions), read, FEW))
+                    for attempt in retrying(FEW):
+                        with attempt, begun(partial(source.at, ts, sessions), attempt) as session:
+                            written = list(mirror.written(session, within, lambda: False))
+                    yield from map(row_of, written)
 
         frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, ddl_of(PARTS))
         try:
@@ -161,8 +166,11 @@ class _UpstreamThen:
                 raise known(f"the executors could not read {mirror.table.schema}.{mirror.table.name} at {ts}") from error
             raise
 
-    def _retried(self, work: Callable[[Session], T]) -> T:
-        return run_retried(lambda: self._source.at(self._ts, self._sessions), work, RetryPolicy(pause=self._pause))
+    def _retrying(self) -> Iterator[Attempt]:
+        return retrying(RetryPolicy(pause=self._pause))
+
+    def _at(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        return begun(partial(self._source.at, self._ts, self._sessions), attempt)
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -32,9 +32,9 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
-from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,9 @@ def copy_range(
     limit = _FIRST_ROWS
     while True:
         chunk = _Chunk(place, plan, part, limit, hidden, sources)
-        done = run_transaction(sessions, chunk.run, policy)
+        for attempt in retrying(policy):
+            with attempt, transaction(sessions, attempt) as session:
+                done = chunk.run(session)
         failpoints.point("after-bootstrap-chunk")
         yield chunk.rows
         if done:

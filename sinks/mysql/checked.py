@@ -9,7 +9,6 @@ to be missing are then counted reliably. With ``on-finding = stop`` a finding ra
 import itertools
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
@@ -30,8 +29,6 @@ from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPA
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -273,13 +270,14 @@ def _counted_together(moves: Iterable[RowMove]) -> Iterator[list[RowMove]]:
     yield some
 
 
-def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T]) -> tuple[T, tuple[Finding, ...]]:
-    """Call ``write`` in the open transaction of ``session``, repeatedly if an effect is doubtful; returns its result and the findings.
+def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
+    """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, while an effect is doubtful.
+
+    The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
 
     Args:
         session: in a transaction in which nothing was executed yet.
         apply: how to handle findings, and whether errors may show rows.
-        write: does everything that belongs to the transaction; runs its statements through ``Effects.run``, the same ones each time.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
@@ -289,12 +287,11 @@ def checked(session: Session, apply: ApplyConfig, write: Callable[[Effects], T])
     for number in itertools.count(1):
         # Rows written one by one may conflict with the rows of other statements: repeat until no further statement is rejected.
         effects = Effects(session, apply, by_row if number < _ROUNDS else _ALL, counted)
-        result = write(effects)
+        yield effects
         rows, wholes = effects.to_look_at()
         if not (effects.refused or (rows | wholes and not by_row | counted)):
-            break
+            stop_at_findings(effects.findings, apply)
+            return
         by_row, counted = by_row | rows, counted | wholes
         session.rollback()
         session.begin()
-    stop_at_findings(effects.findings, apply)
-    return result, tuple(effects.findings)

@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.session import Session, retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,9 @@ class LeaseGuard:
         Raises:
             LeaseHeld: another running Drainer holds it.
         """
-        taken = retried(self._try_take, self._retry_policy)
+        for attempt in retrying(self._retry_policy):
+            with attempt:
+                taken = self._try_take()
         self._thread = threading.Thread(target=self._run, args=(taken,), name="lease", daemon=True)
         self._thread.start()
         return taken

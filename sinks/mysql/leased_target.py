@@ -1,10 +1,10 @@
 """The target as one life of a Drainer, or a replay, writes to it: kept sessions, and transactions that check its lease first. [db]
 
-Promises: nothing of ``transact`` is committed unless the lease is ours at that moment (``sinks.mysql.lease``). Transient errors are retried.
+Promises: nothing of a ``transaction`` is committed unless the lease is ours at that moment (``sinks.mysql.lease``).
 """
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
@@ -12,24 +12,20 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
-
-T = TypeVar("T")
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, RetryPolicy, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun, transaction
 
 
-def run_leased(sessions: Sessions, held: Lease, work: Callable[[Session], T], retry_policy: RetryPolicy) -> T:
-    """``work`` in a transaction that has checked ``held``; it may be called again, after a commit whose answer was lost, too.
+@contextmanager
+def leased(sessions: Sessions, held: Lease, attempt: Attempt) -> Iterator[Session]:
+    """A session in a transaction that has checked ``held``, and is committed unless the block fails.
 
     Raises:
         LeaseLost: another life has it.
     """
-
-    def fenced(session: Session) -> T:
+    with transaction(sessions, attempt) as session:
         lease.check(session, held)
-        return work(session)
-
-    return run_transaction(sessions, fenced, retry_policy)
+        yield session
 
 
 class LeasedTarget:
@@ -77,13 +73,17 @@ class LeasedTarget:
         """Why nothing more may be written."""
         return self._guard.lost if self._guard is not None else None
 
-    def ask(self, work: Callable[[Session], T]) -> T:
-        """``work`` with a session, without a transaction and without a look at the lease."""
-        return run_retried(self.sessions.use, work, self.retry_policy)
+    def retrying(self) -> Iterator[Attempt]:
+        """Attempts by the policy of this target."""
+        return retrying(self.retry_policy)
 
-    def transact(self, work: Callable[[Session], T], retry_policy: RetryPolicy | None = None) -> T:
-        """As ``run_leased``, with this life's lease."""
-        return run_leased(self.sessions.use, self.lease, work, retry_policy or self.retry_policy)
+    def session(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """A session without a transaction and without a look at the lease."""
+        return begun(self.sessions.use, attempt)
+
+    def transaction(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """As ``leased``, with this life's lease."""
+        return leased(self.sessions.use, self.lease, attempt)
 
     def close(self) -> None:
         """Close the sessions and release the lease; safe to call twice."""

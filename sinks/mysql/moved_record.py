@@ -103,7 +103,7 @@ def out_of_target(rows: TwoRecords, real: Checkpoint | None, names: tuple[str, s
     )
 
 
-def move_of(config: DrainerConfig, cluster_id: int, real: Checkpoint | None, session: Session) -> RecordMove:
+def move_of(session: Session, config: DrainerConfig, cluster_id: int, real: Checkpoint | None) -> RecordMove:
     """What to do at this target. ``real``: the checkpoint elsewhere, as it was read.
 
     Raises:
@@ -120,7 +120,7 @@ def move_of(config: DrainerConfig, cluster_id: int, real: Checkpoint | None, ses
     return into_target(rows, 0 if begins else savepoint, names, path)
 
 
-def carry_out(move: RecordMove, config: DrainerConfig, held: Lease, session: Session) -> None:
+def carry_out(session: Session, move: RecordMove, config: DrainerConfig, held: Lease) -> None:
     """In the transaction that is open."""
     table = table_in_target(config)
     if move.record is not None:

@@ -31,9 +31,9 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
-from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, begin_record, ensure_ddl_table, forget_later, load_frozen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
@@ -46,13 +46,13 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient
-from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode, SafeStep
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, Attempt, TransientError, patient, retrying
+from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, run_retried, run_transaction
-from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
-from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, begun, connect, transaction
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
+from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -93,30 +93,43 @@ class MySQLSink(Sink):
         self._record = TargetRecord(config, self._leased, self._safe)
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
-        self._tables = TablesThere(config.apply, self._leased.ask)
+        self._tables = TablesThere(config.apply)
         self._unset: set[str] = set()
         """Sequences that are findings already."""
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Take the lease, create the tables and load the target's progress (``Sink.open``)."""
-        self._leased.ask(self._get_to_know)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                self._get_to_know(session)
         identity = self._leased.take(self._cluster_id).target
         self._history, record = history, self._record
         record.move_here()
-        found, choice = record.counts(*self._leased.ask(self._stand))
-        open_upto = self._leased.ask(partial(self._open_upto, found.commit_ts)) if found.known else 0
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                recorded, there = self._read_record(session)
+        found, choice = record.counts(recorded, there)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                open_upto = self._open_upto(session, found.commit_ts) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
-        doubt = self._leased.ask(partial(self._doubt, found))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                doubt = self._doubt(session, found)
         crashed_until = safe_until(doubt, record.commit_ts, self._now()) if doubt.crashed else doubt.upto_ts
         until_ts = max(crashed_until, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), record.commit_ts, ours=doubt.ours)
         moved = AppliedJobs(version) if found.known and not choice.ours else None
         begins = not found.known or moved is not None or not doubt.ours
-        self._leased.transact(partial(self._forget_beyond, until_ts, moved, found.consistent, begins))
-        self._go_on_safely(doubt.why or choice.words)
-        if self._settings.loopback_control:
-            self._leased.transact(self._remove_stale_marks)
-        applied, frozen = self._leased.ask(partial(self._done_and_frozen, version))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                self._forget_beyond(session, until_ts, moved, consistent=found.consistent, begins=begins)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                self._go_on_safely(session, doubt.why or choice.words)
+                self._remove_stale_marks(session)
+                applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
+                frozen = load_frozen(session, self._settings, self._cluster_id)
         if not found.known:
             # Filled by a dump or a copy, with what was visible then.
             applied = applied.covering(record.commit_ts, history())
@@ -166,12 +179,7 @@ class MySQLSink(Sink):
         self._limits = self._limits.within(session.max_allowed_packet)
         self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
-    def _done_and_frozen(self, version: int, session: Session) -> tuple[AppliedJobs, FrozenTables]:
-        cluster_id = self._cluster_id
-        applied = applied_at(session, self._settings, cluster_id, (self._record.commit_ts, version), self._history())
-        return applied, load_frozen(session, self._settings, cluster_id)
-
-    def _stand(self, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
+    def _read_record(self, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
         """The row of the record, and all that is recorded."""
         schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._record.table
         progress.ensure_tables(session, schema, table)
@@ -181,15 +189,15 @@ class MySQLSink(Sink):
         recorded = progress.locked_checkpoint(session, cluster_id, schema, table)
         return recorded, progress.progress_at(session, cluster_id, recorded, schema)
 
-    def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
+    def _doubt(self, session: Session, found: TargetProgress) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
         recorded_ts = found.commit_ts if found.known else self._record.commit_ts
-        open_upto = self._open_upto(self._record.commit_ts, session)
+        open_upto = self._open_upto(session, self._record.commit_ts)
         marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema, consistent=found.consistent)
         beyond, around = (self._recorded_beyond(session, around=around) for around in (False, True))
         return doubt_of(found, Recorded(self._record.commit_ts, open_upto, marked, beyond, around))
 
-    def _open_upto(self, commit_ts: int, session: Session) -> int:
+    def _open_upto(self, session: Session, commit_ts: int) -> int:
         """The end of a span that is open at ``commit_ts`` in another way than in parts; 0: there is none."""
         return 0
 
@@ -197,14 +205,13 @@ class MySQLSink(Sink):
         """As ``progress.recorded_beyond``."""
         return progress.recorded_beyond(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema, around=around)
 
-    def _go_on_safely(self, why: str) -> None:
+    def _go_on_safely(self, session: Session, why: str) -> None:
         """Begin safe mode, or continue that of an earlier life."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        bounds = self._leased.ask(lambda session: progress.safe_bounds(session, cluster_id, self._record.commit_ts, schema))
+        bounds = progress.safe_bounds(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema)
         if bounds.end_ts:
             self._safe.begin(bounds, why or "an earlier life of this Drainer began it")
 
-    def _forget_beyond(self, safe_until: int, moved: AppliedJobs | None, consistent: bool, begins: bool, session: Session) -> None:
+    def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
         and says ``consistent``. ``begins``: another program's work, or none, is in the target.
@@ -226,7 +233,8 @@ class MySQLSink(Sink):
                 self._record.commit_ts,
             )
 
-    def _remove_stale_marks(self, session: Session) -> None:
+    @staticmethod
+    def _remove_stale_marks(session: Session) -> None:
         if session.mark is not None:
             require_sound(session, MARK_SCHEMA, MARK_TABLE)
             session.mark.remove_stale(session)
@@ -236,7 +244,9 @@ class MySQLSink(Sink):
         if self._flavour is Flavour.MYSQL or not self._settings.sync_ddl:
             return ()
         with self._record.one_at_a_time:
-            found = self._leased.transact(partial(set_sequences, setvals=setvals))
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    found = set_sequences(session, setvals)
         new = [one for one in found if one.table not in self._unset]
         self._unset |= {one.table for one in new}
         return new
@@ -246,36 +256,49 @@ class MySQLSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            return self._as_they_are(step, rows, lambda there, safe: self._apply_at_once(rows, there, safe, clock))
+            for attempt in retrying(self._retry_policy, OUTDATED):
+                with attempt:
+                    self._forget_outdated(attempt)
+                    fitted, safe = self._fitted(step, rows, attempt)
+                    written = self._apply_at_once(rows, fitted.step, safe, clock, attempt)
+            self._record.note_sync_point(step.applied)
+            return self._tables.settled(fitted, written)
 
-    def _as_they_are(
-        self, step: RowsStep, rows: pa.Table | None, work: Callable[[RowsStep, SafeSpan | None], Written], *, by_rows: bool = False
-    ) -> Written:
-        """``work`` with ``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
+    def _fitted(
+        self, step: RowsStep, rows: pa.Table | None, attempt: Attempt, *, by_rows: bool = False
+    ) -> tuple[FittedStep, SafeSpan | None]:
+        """``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
 
-        ``by_rows``: it writes row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
+        ``by_rows``: it is written row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
         """
-        safe = self._in_safe_mode(step)
-        here, how = (safe.step, safe.how) if safe else (step, None)
+        how = None
+        if self._safe.applies(step.after_ts):
+            with self._leased.session(attempt) as session:
+                step, how = self._safe.prepared(session, step, self._history())
+        concerned = concerned_by(step, rows)
+        known = self._tables.kept(concerned)
+        if known is None:
+            with self._leased.session(attempt) as session:
+                known = self._tables.read(session, concerned)
+        fitted = self._tables.fit(step, concerned, known, how.superseded if how else (), keyed=by_rows == (how is not None))
+        if how is not None:
+            self._safe.name_reset(fitted.step.tables.values())
+        return fitted, how
 
-        def there(found: RowsStep) -> Written:
-            if how is not None:
-                self._safe.name_reset(found.tables.values())
-            return work(found, how)
+    def _forget_outdated(self, attempt: Attempt) -> None:
+        if attempt.refused is not None:
+            _log.info("a table of the target has changed since its structure was read; it is read again: %s", attempt.refused)
+            self._tables.forget()
 
-        superseded = how.superseded if how else ()
-        return self._tables.as_they_are(here, rows, there, superseded, keyed=by_rows == (how is not None))
-
-    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
+    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock, attempt: Attempt) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
         if not (plan.deletes or plan.moves or plan.writes) and self._record.put_off(step):
             return Written()
-        with clock.timed(Stage.APPLY, "write"):
-            findings = self._write_atomic(plan, step)
+        with clock.timed(Stage.APPLY, "write"), transaction(self._leased.sessions.use, attempt) as session:
+            findings = self._write_rows(session, plan, step)
         failpoints.point("after-downstream-commit")
         self._record.stands_at(step.upto_ts, step.applied)
-        self._record.note_sync_point(step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
@@ -292,31 +315,20 @@ class MySQLSink(Sink):
             return frozenset(step.tables)
         return frozenset(table_id for table_id, _ in step.left_out)
 
-    def _in_safe_mode(self, step: RowsStep) -> SafeStep | None:
-        """``step`` as it is applied in safe mode; None: it is not."""
-        if not self._safe.applies(step.after_ts):
-            return None
-        return self._leased.ask(lambda session: self._safe.prepared(session, step, self._history()))
-
-    def _write_atomic(self, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
-        """The lease is checked in ``_write_rows``, because ``checked`` may roll back and open another transaction."""
-
-        def work(session: Session) -> tuple[Finding, ...]:
-            return checked(session, self._settings, lambda effects: self._write_rows(session, effects, plan, step))[1]
-
-        return run_transaction(self._leased.sessions.use, work, self._retry_policy)
-
-    def _write_rows(self, session: Session, effects: Effects, plan: Plan, step: RowsStep) -> None:
-        lease.check(session, self._leased.lease)
-        if not self._record.next_is(session, step):
-            return
-        failpoints.point("before-deletes")
-        effects.run(plan.deletes)
-        failpoints.point("between-phases")
-        effects.move(plan.moves)
-        effects.run(plan.writes)
-        self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-        failpoints.point("before-downstream-commit")
+    def _write_rows(self, session: Session, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
+        """All that belongs to the transaction. The lease is checked here, because ``checked`` may roll back and open another transaction."""
+        for effects in checked(session, self._settings):
+            lease.check(session, self._leased.lease)
+            if not self._record.next_is(session, step):
+                break
+            failpoints.point("before-deletes")
+            effects.run(plan.deletes)
+            failpoints.point("between-phases")
+            effects.move(plan.moves)
+            effects.run(plan.writes)
+            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+            failpoints.point("before-downstream-commit")
+        return tuple(effects.findings)
 
     # Rows in parts.
 
@@ -325,24 +337,46 @@ class MySQLSink(Sink):
         with self._record.one_at_a_time:
             if not self._record.consistent:
                 # Said before anything about the target's tables, which may be those of the other filters.
-                self._leased.transact(partial(self._require_same_filters, step))
-            return self._as_they_are(step, None, lambda there, safe: self._apply_in_parts(events, there, safe, skipped_ts, clock))
+                for attempt in self._leased.retrying():
+                    with attempt, self._leased.transaction(attempt) as session:
+                        self._require_same_filters(session, step)
+            for attempt in retrying(ONCE, OUTDATED):
+                with attempt:
+                    before = attempt.refused.written if isinstance(attempt.refused, PartsOutdated) else Written()
+                    self._forget_outdated(attempt)
+                    written = before.plus(self._apply_in_parts(events, step, skipped_ts, clock))
+            return written
 
-    def _require_same_filters(self, step: RowsStep, session: Session) -> None:
+    def _require_same_filters(self, session: Session, step: RowsStep) -> None:
         progress.require_same_filters(
             session, self._cluster_id, step.after_ts, step.upto_ts, self._settings.checkpoint_schema, self._filters
         )
 
-    def _apply_in_parts(
-        self, events: KeyedEvents, step: RowsStep, safe: SafeSpan | None, skipped_ts: frozenset[int], clock: StageClock
-    ) -> Written:
-        schema, cluster_id, parts = self._settings.checkpoint_schema, self._cluster_id, events.parts
+    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        self._record.catch_up()
+        for attempt in self._leased.retrying():
+            with attempt:
+                fitted, safe = self._fitted(step, None, attempt)
+                begun = self._begin_span(fitted.step, events.parts, safe, attempt)
+        written = Written()
+        if begun:
+            self._record.consistent = False
+            failpoints.point("before-deletes")
+            written = self._write_span(events, fitted.step, safe, skipped_ts, clock)
+            failpoints.point("after-downstream-commit")
+        self._record.stands_at(step.upto_ts, step.applied)
+        self._record.consistent = True
+        if begun:
+            self._record.note_sync_point(step.applied)
+        return self._tables.settled(fitted, written)
 
-        keeping = any(table.others for table in step.tables.values())
-        if keeping:
-            self._leased.ask(lambda session: ensure_kept_table(session, schema))
-
-        def begin(session: Session) -> bool:
+    def _begin_span(self, step: RowsStep, parts: int, safe: SafeSpan | None, attempt: Attempt) -> bool:
+        """Record that ``step`` is applied in parts from now on; False: it is in the target already."""
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        if _keeps(step):
+            with self._leased.session(attempt) as session:
+                ensure_kept_table(session, schema)
+        with self._leased.transaction(attempt) as session:
             if not self._record.next_is(session, step):
                 return False
             progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, self._filters)
@@ -350,72 +384,53 @@ class MySQLSink(Sink):
                 # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
                 progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)
             self._record.save(session, step.after_ts, step.applied, consistent=False)
-            return True
+        return True
 
-        def finish(answered: frozenset[tuple[int, str]], session: Session) -> int:
-            """How many parts the target lacks that it has answered; if none, the span is closed."""
-            lost = 0
-            if self._record.next_is(session, step):
-                lost = len(answered - progress.parts_done(session, cluster_id, step.after_ts, step.upto_ts, parts, schema))
-                if lost:
-                    return lost
-                if keeping:
-                    forget_kept(session, cluster_id, step.upto_ts, schema)
-                self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-            failpoints.point("before-downstream-commit")
-            return lost
-
-        self._record.catch_up()
-        if not self._leased.transact(begin):
-            self._record.stands_at(step.upto_ts, step.applied)
-            self._record.consistent = True
-            return Written()
-        self._record.consistent = False
-        failpoints.point("before-deletes")
-        span = (step.after_ts, step.upto_ts)
-        skipped = frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts)
+    def _write_span(
+        self, events: KeyedEvents, step: RowsStep, safe: SafeSpan | None, skipped_ts: frozenset[int], clock: StageClock
+    ) -> Written:
+        """Apply all parts, and end the span when the target has all that it has answered: parts that it has lost since are applied again."""
         how = parallel.PartPlan(
-            span,
+            (step.after_ts, step.upto_ts),
             dict(step.tables),
             self._flavour,
             self._limits,
-            skipped,
+            frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts),
             step.gone,
             step.left_out,
             step.hidden,
             safe,
             self._settings.loopback_control,
         )
-        to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, parts)
-        written = self._until_whole(events, how, to, clock, finish)
-        failpoints.point("after-downstream-commit")
-        self._record.stands_at(step.upto_ts, step.applied)
-        self._record.consistent = True
-        self._record.note_sync_point(step.applied)
-        return written
-
-    def _until_whole(
-        self,
-        events: KeyedEvents,
-        how: parallel.PartPlan,
-        to: parallel.PartTarget,
-        clock: StageClock,
-        finish: Callable[[frozenset[tuple[int, str]], Session], int],
-    ) -> Written:
-        """Apply all parts, and ``finish`` when the target has all that it has answered: parts that it has lost since are applied again."""
-        written = Written()
-        while True:
+        to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, events.parts)
+        written, lost = Written(), -1
+        while lost:
             done = self._apply_phases(events, how, to, clock)
             written = written.plus(done.written)
-            lost = self._leased.transact(partial(finish, done.phases))
-            if not lost:
-                return written
-            _log.warning(
-                "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
-                "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
-                lost,
-                *how.span,
-            )
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    lost = self._end_span(session, step, to.parts, done.phases)
+            if lost:
+                _log.warning(
+                    "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
+                    "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
+                    lost,
+                    *how.span,
+                )
+        return written
+
+    def _end_span(self, session: Session, step: RowsStep, parts: int, answered: frozenset[tuple[int, str]]) -> int:
+        """How many parts the target lacks that it has answered; if none, the span is closed."""
+        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
+        if self._record.next_is(session, step):
+            lost = len(answered - progress.parts_done(session, cluster_id, step.after_ts, step.upto_ts, parts, schema))
+            if lost:
+                return lost
+            if _keeps(step):
+                forget_kept(session, cluster_id, step.upto_ts, schema)
+            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+        failpoints.point("before-downstream-commit")
+        return 0
 
     def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
         """In one Spark job if all parts can run at the same time, else in a second one for those that could not wait for the others; in a third one
@@ -449,22 +464,21 @@ class MySQLSink(Sink):
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """Reconnects after a lost connection; the executor then determines how much of the DDL the server executed (``Sink.apply_ddl``)."""
-
-        def work(session: Session) -> DdlOutcome:
-            # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
-            self._record.locked_ts(session, self._record.commit_ts, step.commit_ts)
-            save, begun = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
-            return apply_ddl(
-                session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=begun, policy=self._retry_policy
-            )
-
+        record, policy = self._record, self._retry_policy
         schema = Routes.of(self._settings).database(schema_of(step, history))
-        with self._record.one_at_a_time:
-            self._record.catch_up()
+        with record.one_at_a_time:
+            record.catch_up()
             self._tables.forget()
             with self._watched():
-                outcome = run_retried(self._ddl_sessions.use, work, self._retry_policy, partial(begin_ddl, schema))
-            self._record.stands_at(step.commit_ts, step.applied)
+                for attempt in retrying(policy):
+                    with attempt, begun(self._ddl_sessions.use, attempt, partial(begin_ddl, schema)) as session:
+                        # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
+                        record.locked_ts(session, record.commit_ts, step.commit_ts)
+                        save, since = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
+                        outcome = apply_ddl(
+                            session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=since, policy=policy
+                        )
+            record.stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.frozen, outcome.fate)
 
     @contextmanager
@@ -513,6 +527,11 @@ class MySQLSink(Sink):
     def _wait_for(self, error: TransientError | None) -> None:
         self._waiting_for = error
         self._tables.forget()
+
+
+def _keeps(step: RowsStep) -> bool:
+    """Whether columns that only the target has move with rows of ``step``."""
+    return any(table.others for table in step.tables.values())
 
 
 def _clock_now() -> int:

@@ -17,7 +17,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +48,9 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun, transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
 
@@ -202,18 +201,16 @@ def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patienc
 
 def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) -> bool:
     """Wait until all parts have committed their deletes, without those of ``skipped``; False: they have not within ``patience`` seconds."""
-
-    def done(session: Session) -> bool:
-        lease.check_unlocked(session, to.lease)
-        return _all_deleted(session, to, skipped)
-
     retries = Retries(_POLL, patience)
-    # Not in a transaction that is begun for it: with a mark, each look would write.
-    while not run_retried(_sessions(to), done, patient(to.apply.retry_seconds)):
-        if retries.over:
-            return False
+    while True:
+        # Not in a transaction that is begun for it: with a mark, each look would write.
+        for attempt in retrying(patient(to.apply.retry_seconds)):
+            with attempt, begun(_sessions(to), attempt) as session:
+                lease.check_unlocked(session, to.lease)
+                done = _all_deleted(session, to, skipped)
+        if done or retries.over:
+            return done
         retries.pause()
-    return True
 
 
 def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> bool:
@@ -451,32 +448,32 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
     Returns None, and writes nothing, if deletes are missing that the target had answered. The target lost them with its last transactions (a crash with
     ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place). This transaction is the first that can be sure.
     """
-    marker = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value)
+    for attempt in retrying(patient(to.apply.retry_seconds)):
+        with attempt, transaction(_sessions(to), attempt) as session:
+            done = _write_once(session, to, part, phase, plans)
+    failpoints.point(f"after-part-{phase.value}")
+    return done
 
-    def write_once(session: Session, effects: Effects) -> Written | None:
+
+def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
+    """All that belongs to the transaction; as ``_write_part``."""
+    marker, schema = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value), to.apply.checkpoint_schema
+    for effects in checked(session, to.apply):
         lease.check(session, to.lease)
         if phase is Phase.WRITE and not _all_deleted(session, to, plans.skipped):
             return None
-        findings: list[Finding] = []
-        if progress.claim_part(session, marker, to.apply.checkpoint_schema, plans.skipped):
-            rows = effects.run(plans.deletes()) if phase is Phase.DELETE else 0
-            rows += _move(session, effects, marker, to.apply.checkpoint_schema, plans)
+        rows, findings = 0, list[Finding]()
+        if progress.claim_part(session, marker, schema, plans.skipped):
+            rows += effects.run(plans.deletes()) if phase is Phase.DELETE else 0
+            rows += _move(session, effects, marker, schema, plans)
             rows += effects.run(plans.writes()) if phase is Phase.WRITE else 0
         else:
-            statements = _corrected(session, marker, to.apply.checkpoint_schema, plans, findings)
+            statements = _corrected(session, marker, schema, plans, findings)
             if statements is None:
                 return Written()
-            rows = effects.run(statements)
+            rows += effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
-        return Written(rows, tuple(findings))
-
-    def work(session: Session) -> Written | None:
-        done, findings = checked(session, to.apply, partial(write_once, session))
-        return done and Written(done.rows, done.findings + findings)
-
-    done = run_transaction(_sessions(to), work, patient(to.apply.retry_seconds))
-    failpoints.point(f"after-part-{phase.value}")
-    return done
+    return Written(rows, (*findings, *effects.findings))
 
 
 def _move(session: Session, effects: Effects, marker: progress.Marker, schema: str, plans: _PartPlans) -> int:

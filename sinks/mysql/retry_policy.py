@@ -1,21 +1,32 @@
 """Which errors of the target are transient, and how long they are retried. Pure except for the pause.
 
+    for attempt in retrying(policy):
+        with attempt:
+            ...                         # again after a transient error
+
 Promises: an operation is retried until at least ``retries`` retries were made AND ``seconds`` have passed, with pauses that double from 50
 ms to 5 s (``BACKOFF``). The error and the time of its first occurrence are reported for progress. Permanent errors (missing privileges,
 wrong password, unknown database, refused certificate) are never retried.
 """
 
+import logging
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 from pymysql.constants import CR, ER
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff
-from pyspark_tidb_binlog.schemas.errors import RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+
+_log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.05, 5.0)
+_MOST_PATIENCE = 64
+"""Maximum factor for the read timeout: an hour if the setting is a minute."""
 
 _UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR})
 _LOST = frozenset(
@@ -137,6 +148,9 @@ class RetryPolicy:
     tell: Callable[[TransientError | None], None] = lambda error: None
     """Called with the error before each pause, and with None once the operation succeeds."""
 
+    in_vain: Callable[[RetryableApplyError], bool] = lambda error: False
+    """Whether no retry mends this error."""
+
     def gives_up(self, attempt: int, elapsed: float) -> bool:
         """Whether to stop after the failure of attempt number ``attempt`` (from 0), ``elapsed`` seconds after the first attempt began."""
         return attempt >= self.retries and elapsed >= self.seconds
@@ -155,6 +169,62 @@ def patient(
 
 FEW = RetryPolicy()
 """Ten retries."""
+ONCE = RetryPolicy(retries=0)
+"""No retry."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try after the other. Its block swallows an error after which another try follows."""
+
+    policy: RetryPolicy
+    once: Collection[int] = ()
+    """Errors that are no transient ones, after the first of which another try follows at once."""
+    number: int = 0
+    """Transient errors so far."""
+    patience: int = 1
+    """Factor for the read timeout: twice the last one after a read timeout, because with the same timeout no try might ever succeed."""
+    refused: ApplyError | None = None
+    """The one of ``once`` that has come."""
+    failed: bool = False
+    began: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.time)
+
+    def __enter__(self) -> Self:
+        self.failed = False
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            if self.number:
+                self.policy.tell(None)
+        elif isinstance(error, RetryableApplyError):
+            self.failed = not (self.policy.in_vain(error) or self.policy.gives_up(self.number, time.monotonic() - self.began))
+            if self.failed:
+                self._wait(error)
+        elif isinstance(error, ApplyError) and error.errno in self.once and self.refused is None:
+            self.refused, self.failed = error, True
+        return self.failed
+
+    def _wait(self, error: RetryableApplyError) -> None:
+        wait = BACKOFF.pause(self.number)
+        self.number += 1
+        if timed_out(error.errno, error.words):
+            self.patience = min(self.patience * 2, _MOST_PATIENCE)
+        _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", self.number, wait, error)
+        self.policy.tell(TransientError(what_is_wrong(error), self.since))
+        self.policy.pause(wait)
+
+
+def retrying(policy: RetryPolicy, once: Collection[int] = ()) -> Iterator[Attempt]:
+    """Yield an attempt until one succeeds; the last error is raised. A commit whose answer was lost may have succeeded, so an attempt first looks
+    for its own marker and does nothing if the marker exists.
+    """
+    attempt = Attempt(policy, once)
+    while True:
+        yield attempt
+        if not attempt.failed:
+            return
 
 
 def what_is_wrong(error: RetryableApplyError) -> str:

@@ -13,7 +13,7 @@ Promises: the log says when and why safe mode begins, when it ends, and once for
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -26,15 +26,6 @@ from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import other_words
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SafeStep:
-    """A step that is to be applied in safe mode."""
-
-    step: RowsStep
-    """Without the tables that have a later structure already."""
-    how: SafeSpan
 
 
 class SafeMode:
@@ -83,13 +74,13 @@ class SafeMode:
             _log.warning("safe mode ends at %d: the checkpoint has passed the span that was open until %d", commit_ts, self.until_ts)
             self.bounds = SafeBounds()
 
-    def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> SafeStep:
-        """``step`` as it is applied in safe mode; reads the target's tables where a later DDL is known.
+    def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> tuple[RowsStep, SafeSpan]:
+        """``step`` without the tables that have a later structure already, and how it is applied; reads the target's tables where a later DDL is known.
 
         A step that an earlier life began in parts, because of its setting, is never in doubt: the record says what of it is applied.
         """
         if not self.open_at(step.after_ts):
-            return SafeStep(step, SafeSpan(in_doubt=False))
+            return step, SafeSpan(in_doubt=False)
         bounds = self.bounds
         # Equal bounds alone say nothing: a step also ends before a DDL, and there the one in doubt may end, too.
         in_doubt = bounds.reason is not Reason.PARTS or (step.after_ts, step.upto_ts) != (bounds.begin_ts, bounds.end_ts)
@@ -106,7 +97,7 @@ class SafeMode:
                 step.upto_ts,
                 names,
             )
-        return SafeStep(replace(step, gone=step.gone | past), SafeSpan(later - past, in_doubt))
+        return replace(step, gone=step.gone | past), SafeSpan(later - past, in_doubt)
 
     def name_reset(self, tables: Iterable[TableAt]) -> None:
         """Say of each of ``tables``, as they are at the target, what replacing its rows does to columns that the upstream lacks."""

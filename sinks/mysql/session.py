@@ -1,11 +1,10 @@
-"""Connections to the target, with the session variables that our SQL depends on, and transactions that are retried. [db]
+"""Connections to the target, with the session variables that our SQL depends on, and their transactions. [db]
 
 Promises: every server or network error is raised as ``ApplyError``, or as ``RetryableApplyError`` if a retry may succeed, with the error
-number, the beginning of the statement and the server's message, without row values unless ``log-row-data`` is set. Only
-``run_transaction``, ``run_retried`` and ``retried`` retry.
+number, the beginning of the statement and the server's message, without row values unless ``log-row-data`` is set. Nothing here retries
+(``retry_policy.retrying``).
 """
 
-import itertools
 import logging
 import math
 import os
@@ -15,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pymysql
 from pymysql.connections import Connection
@@ -33,17 +32,13 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, flavour_of
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
 from pyspark_tidb_binlog.sinks.mysql.placeholders import bound
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import BACKOFF, FEW, RetryPolicy, TransientError, passing, timed_out, what_is_wrong
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, passing, timed_out
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns, RowPackets
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _NOT_OURS_TO_SET = frozenset({ER.UNKNOWN_SYSTEM_VARIABLE, 1227, 1238})
 """The variable does not exist, our user may not set it, or it is read-only."""
-_MOST_TIMES = 64
-"""Maximum factor for the read timeout: an hour if the setting is a minute."""
 _CONNECT_SECONDS = 10
 """PyMySQL's own limit over TCP."""
 _FIRST_TIMEOUT = 10.0
@@ -401,69 +396,24 @@ def begin_ddl(schema: str, session: Session) -> None:
         begin_use(session)
 
 
-def run_transaction(sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy = FEW) -> T:
-    """Run ``work`` in a transaction and commit; all of it is retried with another session after a transient error.
+@contextmanager
+def begun(sessions: Sessions, attempt: Attempt, first: Callable[[Session], None] = begin_use) -> Iterator[Session]:
+    """A session whose use has begun with ``first``. A kept session that fails in it is replaced, because nothing was sent before."""
+    while True:
+        with sessions() as session:
+            if attempt.patience > 1:
+                session.wait_longer(attempt.patience)
+            if session.starts(first):
+                yield session
+                return
 
-    A commit whose answer was lost may have succeeded, so ``work`` must first check for its own marker and do nothing if it exists.
 
-    Args:
-        sessions: gives a session for each attempt.
-        work: called between BEGIN and COMMIT.
-        retry_policy: how often and how long to retry; the last error is then raised.
-    """
-
-    def transaction(session: Session) -> T:
-        result = work(session)
+@contextmanager
+def transaction(sessions: Sessions, attempt: Attempt) -> Iterator[Session]:
+    """A session in a transaction, which is committed unless the block fails."""
+    with begun(sessions, attempt, Session.begin) as session:
+        yield session
         session.commit()
-        return result
-
-    return run_retried(sessions, transaction, retry_policy, Session.begin)
-
-
-def run_retried(
-    sessions: Sessions, work: Callable[[Session], T], retry_policy: RetryPolicy, first: Callable[[Session], None] = begin_use
-) -> T:
-    """Run ``work`` with a session, and retry with another session after a transient error; the last error is raised.
-
-    A kept session that fails in ``first``, its first statement, is replaced and the attempt does not count, because nothing was sent before.
-    After a read timeout the next attempt has twice the timeout: with the same timeout it might never succeed.
-    """
-    times = 1
-
-    def once() -> T:
-        nonlocal times
-        while True:
-            with sessions() as session:
-                if times > 1:
-                    session.wait_longer(times)
-                try:
-                    if session.starts(first):
-                        return work(session)
-                except RetryableApplyError as error:
-                    times = min(times * 2, _MOST_TIMES) if timed_out(error.errno, error.words) else times
-                    raise
-
-    return retried(once, retry_policy)
-
-
-def retried(work: Callable[[], T], retry_policy: RetryPolicy, in_vain: Callable[[RetryableApplyError], bool] = lambda error: False) -> T:
-    """Call ``work`` and retry it after a transient error, if that is not ``in_vain``; the last error is raised."""
-    begun, began_at = time.monotonic(), time.time()
-    for attempt in itertools.count():
-        try:
-            result = work()
-        except RetryableApplyError as error:
-            if in_vain(error) or retry_policy.gives_up(attempt, time.monotonic() - begun):
-                raise
-            wait = BACKOFF.pause(attempt)
-            _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", attempt + 1, wait, error)
-            retry_policy.tell(TransientError(what_is_wrong(error), began_at))
-            retry_policy.pause(wait)
-        else:
-            if attempt:
-                retry_policy.tell(None)
-            return result
-    raise AssertionError("the loop above returns or raises")
 
 
 _tls_contexts: dict[tuple[tuple[str, Any], ...], ssl.SSLContext] = {}

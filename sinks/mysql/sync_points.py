@@ -8,8 +8,8 @@ import logging
 import time
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,9 @@ class SyncPoints:
         self._next_at = time.monotonic() + _SECONDS
         why = f"{_ASK} shows none"
         try:
-            found = run_retried(sessions, _position, retry_policy)
+            for attempt in retrying(retry_policy):
+                with attempt, begun(sessions, attempt) as session:
+                    found = _position(session)
         except RetryableApplyError:
             raise
         except ApplyError as error:

@@ -2,13 +2,12 @@
 
 A column that changes values without a warning (``exactness``) is a finding, once per table; if the column identifies rows, the step is refused.
 
-Promises: no query where the tables of a step are known (``structure``). A step that is refused because a table was changed meanwhile is planned once more,
-with the tables read again; in parts, what a part has marked as done stays. A table that the target does not have is a finding with the number of its rows.
+Promises: no query where the tables of a step are known (``structure``). A table that the target does not have is a finding with the number of its rows.
 With ``on-finding = stop`` it raises ``FindingError`` before anything of the step is written; with ``record`` its rows are skipped and the step continues.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,13 +26,11 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated, Structures, TableName, TargetTable, is_absent
+from pyspark_tidb_binlog.sinks.mysql.structure import Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
 
 _log = logging.getLogger(__name__)
 
-Asked = tuple[dict[TableName, TargetTable], frozenset[TableName], Dialect]
-"""The existing tables, the names of missing tables, and the server's dialect."""
 Met = tuple[tuple[Inexact, ...], FoldedKeys | None]
 """What was found of a table: columns that change values, and unique keys."""
 
@@ -41,7 +38,7 @@ _BAD_FIELD = 1054
 
 
 @dataclass(frozen=True, slots=True)
-class _Concerned:
+class ConcernedTable:
     """A table of a step, and what is known of its rows there."""
 
     table: TableAt
@@ -50,20 +47,37 @@ class _Concerned:
     """-1 = not counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """What the target has of the tables that are concerned."""
+
+    there: Mapping[TableName, TargetTable]
+    absent: frozenset[TableName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class FittedStep:
+    """A step for the tables as they are at the target."""
+
+    step: RowsStep
+    missing: tuple[Finding, ...] = ()
+    """Tables that the target lacks."""
+    inexact: tuple[Finding, ...] = ()
+    """Columns that change values, and that were not reported before."""
+
+
 class TablesThere:
     """What the target's tables are like, for one sink."""
 
-    def __init__(self, settings: ApplyConfig, ask: Callable[[Callable[[Session], Asked]], Asked]) -> None:
-        """``ask`` calls its argument with a session, and retries."""
+    def __init__(self, settings: ApplyConfig) -> None:
         self._settings = settings
-        self._ask = ask
         self._structures = Structures()
         self._said: set[tuple[str, tuple[str, ...]]] = set()
         """What was logged: tables and the columns that are left out, the unique keys of their own, or the columns of keys that may be folded."""
         self._told: set[tuple[str, str]] = set()
         """Tables, and what was a finding of their columns."""
         self._dialect = Dialect(Flavour.MARIADB)
-        """Set by the first answer."""
+        """Set by the first ``read``."""
         self._asked: dict[TableName, tuple[TableInfo, TargetTable, Met]] = {}
         """What was found of a table with this info and this structure."""
 
@@ -71,59 +85,50 @@ class TablesThere:
         """Read the tables again when they are needed."""
         self._structures.forget()
 
-    def as_they_are(
+    def kept(self, concerned: Sequence[ConcernedTable]) -> KnownTables | None:
+        """What is known of the tables; None: they are to be read."""
+        found = self._structures.kept([_name(one.table) for one in concerned])
+        return None if found is None else KnownTables(found)
+
+    def read(self, session: Session, concerned: Sequence[ConcernedTable]) -> KnownTables:
+        """Ask the target for the tables."""
+        names = [_name(one.table) for one in concerned]
+        found = self._structures.of(session, names)
+        absent = frozenset(name for name in names if name not in found and is_absent(session, *name))
+        self._dialect = dialect_of(session, self._settings)
+        return KnownTables(found, absent)
+
+    def fit(
         self,
         step: RowsStep,
-        rows: pa.Table | None,
-        work: Callable[[RowsStep], Written],
+        concerned: Sequence[ConcernedTable],
+        known: KnownTables,
         superseded: Collection[int] = (),
         *,
         keyed: bool = True,
-    ) -> Written:
-        """Do ``work`` with ``step`` for the tables as they are.
+    ) -> FittedStep:
+        """``step`` for the tables as they are.
 
         Args:
             step: what is to be done.
-            rows: its row events (``ROW_EVENT``), None if they are not at hand.
-            work: does it.
+            concerned: its tables with rows.
+            known: these at the target.
             superseded: ids of tables whose next DDL may have been executed there. What their columns cannot hold exactly is written again after it.
             keyed: as for ``as_found``.
 
         Raises:
             FindingError: the target lacks a table, and ``on-finding`` is ``stop``.
-            ApplyError: a table is not as it must be, or what ``work`` raises.
+            ApplyError: a table is not as it must be.
         """
-        concerned, before = _concerned(step, rows), Written()
-        for last in (False, True):
-            try:
-                there, findings, inexactly = self._met(step, concerned, superseded, keyed)
-                done = work(there)
-            except ApplyError as error:
-                if last or error.errno not in OUTDATED:
-                    raise
-                _log.info("a table of the target has changed since its structure was read; it is read again: %s", error)
-                self.forget()
-                if isinstance(error, PartsOutdated):
-                    before = error.written
-            else:
-                self._told |= {(one.table, one.words) for one in inexactly}
-                return before.plus(Written(done.rows, findings + inexactly + done.findings))
-        raise AssertionError("the loop above returns or raises")
-
-    def _met(
-        self, step: RowsStep, concerned: Sequence[_Concerned], superseded: Collection[int], keyed: bool
-    ) -> tuple[RowsStep, tuple[Finding, ...], tuple[Finding, ...]]:
-        """``step`` for the tables as they are, findings of missing tables, and findings of columns that change values and were not reported before."""
-        known, absent = self._known([_name(one.table) for one in concerned]) if concerned else ({}, frozenset[TableName]())
         tables, findings, inexactly = dict(step.tables), list[Finding](), list[Finding]()
         for one in concerned:
-            if _name(one.table) in absent:
+            if _name(one.table) in known.absent:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
-                tables[one.table.table_id] = self._fitting(one, known, keyed)
+                tables[one.table.table_id] = self._fitting(one, known.there, keyed)
                 if one.table.table_id not in superseded:
-                    inexactly += self._inexact(one, known)
+                    inexactly += self._inexact(one, known.there)
         if (findings or inexactly) and self._settings.on_finding == "stop":
             way_out = "to continue without these rows and record this" if findings else "to continue and record this"
             raise FindingError(
@@ -131,24 +136,16 @@ class TablesThere:
                 "spark.on-finding = record"
             )
         if all(tables.get(i) is table for i, table in step.tables.items()):
-            return step, (), tuple(inexactly)
+            return FittedStep(step, inexact=tuple(inexactly))
         gone = step.gone | (step.tables.keys() - tables.keys())
-        return replace(step, tables=tables, gone=gone), tuple(findings), tuple(inexactly)
+        return FittedStep(replace(step, tables=tables, gone=gone), tuple(findings), tuple(inexactly))
 
-    def _known(self, names: Sequence[TableName]) -> tuple[dict[TableName, TargetTable], frozenset[TableName]]:
-        kept = self._structures.kept(names)
-        if kept is not None:
-            return kept, frozenset()
+    def settled(self, fitted: FittedStep, written: Written) -> Written:
+        """``written`` with the findings of the tables, which are reported by that: a column that changes values is reported once."""
+        self._told |= {(one.table, one.words) for one in fitted.inexact}
+        return Written(written.rows, fitted.missing + fitted.inexact + written.findings)
 
-        def ask(session: Session) -> Asked:
-            found = self._structures.of(session, names)
-            absent = frozenset(name for name in names if name not in found and is_absent(session, *name))
-            return found, absent, dialect_of(session, self._settings)
-
-        found, absent, self._dialect = self._ask(ask)
-        return found, absent
-
-    def _fitting(self, one: _Concerned, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
+    def _fitting(self, one: ConcernedTable, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
         table = one.table
         there = known.get(_name(table))
         if there is None:
@@ -167,7 +164,7 @@ class TablesThere:
             asked = self._asked[_name(table)] = table.info, there, met
         return asked[2]
 
-    def _inexact(self, one: _Concerned, known: Mapping[TableName, TargetTable]) -> list[Finding]:
+    def _inexact(self, one: ConcernedTable, known: Mapping[TableName, TargetTable]) -> list[Finding]:
         """Columns of a table that change values in silence, and that nothing was said of yet. A frozen one is as the refused DDL left it."""
         there, label = known.get(_name(one.table)), table_name(one.table.schema, one.table.name)
         if there is None:
@@ -207,13 +204,13 @@ class TablesThere:
                 ", ".join(table.own_keys),
             )
 
-    def _missing(self, one: _Concerned, step: RowsStep) -> Finding:
+    def _missing(self, one: ConcernedTable, step: RowsStep) -> Finding:
         words = "the target has no such table, so its rows are not written: create it there with the upstream's rows, or leave it out with syncer.ignore-table"
         found = 0 if one.rows >= 0 else -1
         return Finding(FindingKind.ROWS, words, table_name(one.table.schema, one.table.name), step.upto_ts, wanted=one.rows, found=found)
 
 
-def _refused(one: _Concerned, why: str) -> ApplyError:
+def _refused(one: ConcernedTable, why: str) -> ApplyError:
     table = table_name(one.table.schema, one.table.name)
     return ApplyError(
         f"{table}, commit_ts {one.first_ts} ({as_time(one.first_ts)}), schema version {int(one.table.version)}: the target's table cannot take the "
@@ -227,11 +224,11 @@ def _name(table: TableAt) -> TableName:
     return table.schema, table.name
 
 
-def _concerned(step: RowsStep, rows: pa.Table | None) -> list[_Concerned]:
-    """The tables to which ``step`` writes rows."""
+def concerned_by(step: RowsStep, rows: pa.Table | None) -> list[ConcernedTable]:
+    """The tables to which ``step`` writes rows; ``rows``: its row events (``ROW_EVENT``), None if they are not at hand."""
     tables = {i: t for i, t in step.tables.items() if i not in step.gone and holds_rows(t)}
     if rows is None:
-        return [_Concerned(table, step.upto_ts, -1) for table in tables.values()]
+        return [ConcernedTable(table, step.upto_ts, -1) for table in tables.values()]
     if not rows.num_rows:
         return []
     ids, commit_ts = rows.column("table_id").to_numpy(), rows.column("commit_ts").to_numpy()
@@ -239,5 +236,5 @@ def _concerned(step: RowsStep, rows: pa.Table | None) -> list[_Concerned]:
     for table_id in np.unique(ids).tolist():
         if table_id in tables:
             mine = commit_ts[ids == table_id]
-            found.append(_Concerned(tables[table_id], int(mine.min()), len(mine)))
+            found.append(ConcernedTable(tables[table_id], int(mine.min()), len(mine)))
     return found

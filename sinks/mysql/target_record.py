@@ -12,7 +12,6 @@ overwritten. The record says ``consistent`` only where nothing is half applied a
 
 import logging
 import threading
-from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
@@ -33,7 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
@@ -92,11 +91,17 @@ class TargetRecord:
             self._found_real = self._real.read()
             self._trailing = Trailing(self._real)
             self._beside = 0
-        move = self._leased.ask(partial(move_of, config, held.cluster_id, self._found_real))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                move = move_of(session, config, held.cluster_id, self._found_real)
         if move.words:
             _log.warning("%s", move.words)
-            self._leased.ask(lambda session: progress.ensure_checkpoint(session, held.schema, self.table))
-            self._leased.transact(partial(carry_out, move, config, held))
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.session(attempt) as session:
+                    progress.ensure_checkpoint(session, held.schema, self.table)
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    carry_out(session, move, config, held)
         self._beside = move.beside or self._beside
 
     def defer(self, note: Note) -> None:
@@ -120,12 +125,10 @@ class TargetRecord:
 
     def save_first(self, applied: AppliedJobs) -> None:
         """The target has no record: make one."""
-
-        def save(session: Session) -> None:
-            self.locked_ts(session, 0, self.commit_ts)
-            self.save(session, self.commit_ts, applied, consistent=True)
-
-        self._leased.transact(save)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                self.locked_ts(session, 0, self.commit_ts)
+                self.save(session, self.commit_ts, applied, consistent=True)
 
     def begin(self, recorded_ts: int, applied: AppliedJobs) -> None:
         """The row says ``recorded_ts`` and ``applied``; the stream begins at ``commit_ts``, which becomes the record."""
@@ -196,22 +199,20 @@ class TargetRecord:
             self._saving_later.daemon = True
             self._saving_later.start()
         failpoints.point("after-record-put-off")
-        self.note_sync_point(step.applied)
         return True
 
     def catch_up(self) -> None:
         """Save what was put off."""
         late = self._late
-
-        def save(session: Session) -> None:
-            if self._lock(session) == late.recorded_ts:
-                self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
-
         with self.one_at_a_time:
-            if late.recorded_ts < self.commit_ts:
-                self._leased.transact(save)
-                late.saved(self.commit_ts, late.applied)
-                self._follow()
+            if late.recorded_ts >= self.commit_ts:
+                return
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    if self._lock(session) == late.recorded_ts:
+                        self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
+            late.saved(self.commit_ts, late.applied)
+            self._follow()
 
     def note_sync_point(self, applied: AppliedJobs) -> None:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
@@ -221,12 +222,14 @@ class TargetRecord:
         if secondary_ts:
             self.catch_up()
             self._sync_point = SyncPoint(self.commit_ts, secondary_ts)
-            self._leased.transact(partial(self._save_again, applied))
+            self._save_again(applied, self._leased.retry_policy)
             self.stands_at(self.commit_ts, applied)
 
-    def _save_again(self, applied: AppliedJobs, session: Session) -> None:
-        self.locked_ts(session, self.commit_ts, self.commit_ts)
-        self.save(session, self.commit_ts, applied, consistent=self.consistent)
+    def _save_again(self, applied: AppliedJobs, policy: RetryPolicy) -> None:
+        for attempt in retrying(policy):
+            with attempt, self._leased.transaction(attempt) as session:
+                self.locked_ts(session, self.commit_ts, self.commit_ts)
+                self.save(session, self.commit_ts, applied, consistent=self.consistent)
 
     def _reached(self, commit_ts: int) -> None:
         self.commit_ts = commit_ts
@@ -283,7 +286,7 @@ class TargetRecord:
         if trailing is None or not self._opened or self._stopped or self._leased.lost is not None or not trailing.retry(now=True):
             return
         self._stopped = True
-        self._leased.transact(partial(self._save_again, AppliedJobs(self._version_saved)), FEW)
+        self._save_again(AppliedJobs(self._version_saved), FEW)
         consistent = self.consistent and not self._safe.open_at(self.commit_ts)
         trailing.end(self._real_now(consistent=consistent))
 

@@ -13,6 +13,7 @@ one is there.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,8 @@ from pyspark_tidb_binlog.schemas.changes.row_images import with_equal_documents
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begun, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
 from pyspark_tidb_binlog.sinks.past.undo_plan import NO_KEY, TableUndo, UndoPlan, places_of
@@ -67,13 +68,14 @@ Left = dict[int, str]
 def undone(plan: UndoPlan, target: TargetConfig) -> Undone:
     """Execute ``plan`` at ``target``. ``ApplyError``: the server refuses it; nothing is changed. After a lost connection it is tried again."""
     known: list[Left] = [{} for _ in plan.nets]
-
-    def attempt(session: Session) -> Undone | list[Left]:
-        return _attempt(session, [_TableAttempt(session, *one) for one in zip(plan.tables(session.flavour), map(dict, known), strict=True)])
-
-    while not isinstance(done := run_retried(lambda: connect(target, ApplyConfig()), attempt, FEW, _begin), Undone):
+    while True:
+        for attempt in retrying(FEW):
+            with attempt, begun(partial(connect, target, ApplyConfig()), attempt, _begin) as session:
+                tables = zip(plan.tables(session.flavour), map(dict, known), strict=True)
+                done = _attempt(session, [_TableAttempt(session, *one) for one in tables])
+        if isinstance(done, Undone):
+            return done
         known = [left | more for left, more in zip(known, done, strict=True)]
-    return done
 
 
 def _begin(session: Session) -> None:

@@ -40,7 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
-from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LanePart, LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -126,9 +126,9 @@ class RelayReplay(RowSink):
         self._schema_version, self._record.consistent = found.schema_version, found.consistent
         return found
 
-    def _doubt(self, found: TargetProgress, session: Session) -> Doubt:
+    def _doubt(self, session: Session, found: TargetProgress) -> Doubt:
         """None about a Drainer that has crashed: its relay log holds all that it had begun, and all of that is replayed."""
-        doubt = super()._doubt(found, session)
+        doubt = super()._doubt(session, found)
         # Its schema-version stays as it is: without the upstream there is no history to look it up in.
         return replace(doubt, crashed=False, ours=True, upto_ts=0, why="") if doubt.crashed else doubt
 
@@ -241,7 +241,7 @@ class RelayReplay(RowSink):
             skipped = min(max(position - at, 0), len(chunk.ops))
             at += len(chunk.ops)
             if skipped < len(chunk.ops):
-                self._write(chunk.ops[skipped:], chunk.tables, record.guard(0, at - len(chunk.ops) + skipped, at), done)
+                self._write(chunk.ops[skipped:], chunk.tables, record, at - len(chunk.ops) + skipped, done)
                 self._end = record, at
         done.operations += at
 
@@ -251,15 +251,13 @@ class RelayReplay(RowSink):
         if left is not None and (left.after_ts, left.upto_ts, left.plan) == (self.commit_ts, upto_ts, plan):
             return left.done[0]
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-
-        def begin(session: Session) -> None:
-            self._record.locked_ts(session, self.commit_ts, self.commit_ts)
-            self._mark(session, point)
-            row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), plan, 1, schema, safe=True)
-            self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
-            failpoints.point("before-downstream-commit")
-
-        self._leased.transact(begin)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                self._record.locked_ts(session, self.commit_ts, self.commit_ts)
+                self._mark(session, point)
+                row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), plan, 1, schema, safe=True)
+                self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
+                failpoints.point("before-downstream-commit")
         return 0
 
     def _plan_of(self, upto_ts: int) -> str:
@@ -291,23 +289,20 @@ class RelayReplay(RowSink):
                     yield OpPiece(made[name][1], piece, len(record.payload) // len(table.mutations))
 
     def _table_at(self, table: slave.Table, commit_ts: int, done: Replayed) -> TableAt:
-        def read(session: Session) -> TableAt:
-            there = self._file_tables.of(session, table.schema_name, table.table_name, commit_ts)
-            not_yet = self._not_yet.get(_named(table.schema_name, table.table_name), ()) if commit_ts < self._first_ddl_ts else ()
-            return table_of(table, there, not_yet)
-
-        made = self._leased.ask(read)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                there = self._file_tables.of(session, table.schema_name, table.table_name, commit_ts)
+        not_yet = self._not_yet.get(_named(table.schema_name, table.table_name), ()) if commit_ts < self._first_ddl_ts else ()
+        made = table_of(table, there, not_yet)
         if not identifies_rows(made.info):
             done.keyless.add(f"{made.schema}.{made.name}")
         return made
 
-    def _write(
-        self, ops: Sequence[RowOp], tables: dict[tuple[str, str], TableAt], guard: Callable[[Session], bool], done: Replayed
-    ) -> None:
+    def _write(self, ops: Sequence[RowOp], tables: dict[tuple[str, str], TableAt], record: LaneRecord, before: int, done: Replayed) -> None:
         batch = operations_named(ops, tables)
         statements = OpStatements(batch, self._limits, self._flavour, safe=True)
         writer = RowWriter(statements, keys_of(batch).lists(), self._settings, self._leased.lease)
-        found = writer.write(range(len(batch)), self._leased.sessions.use, self._retry_policy, guard, lambda session: None)
+        found = record.write(writer, range(len(batch)), LanePart(before=before), self._leased.sessions.use, self._retry_policy)
         for finding in found:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
         done.findings += found
@@ -324,7 +319,9 @@ class RelayReplay(RowSink):
         if at == len(behind):
             return
         ddl_ts = behind[at].commit_ts
-        begun = self._leased.ask(lambda session: progress.ddl_begun(session, self._cluster_id, ddl_ts, self._settings.checkpoint_schema))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                begun = progress.ddl_begun(session, self._cluster_id, ddl_ts, self._settings.checkpoint_schema)
         if self.commit_ts > self._since_ts and begun is None:
             return  # A replay has moved on from the first one, and says so before it executes another.
         worded_before: dict[tuple[str, str], frozenset[str]] = {}
@@ -402,7 +399,9 @@ class RelayReplay(RowSink):
 
     def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
         """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
-        self._leased.transact(lambda session: self._note(session, commit_ts, done, next_ddl))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                self._note(session, commit_ts, done, next_ddl)
         self._is_at(commit_ts, done)
 
     def _note(self, session: Session, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:

@@ -192,12 +192,11 @@ class MySQLReplay:
             raise LeaseHeld(f"another replay writes to this target, but only one replay may write at a time: {error}") from error
         schema = self._apply.checkpoint_schema
 
-        def look(session: Session) -> OpenLanes | None:
-            self._flavour = session.flavour
-            row_progress.ensure_table(session, schema)
-            return row_progress.load_any(session, CLUSTER, schema)
-
-        left = self._leased.ask(look)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                self._flavour = session.flavour
+                row_progress.ensure_table(session, schema)
+                left = row_progress.load_any(session, CLUSTER, schema)
         self._found_ddl = DdlMark.read(left.plan) if left is not None else None
         if left is not None and self._found_ddl is not None and self._done_ts >= self._found_ddl.commit_ts:
             if self._found_ddl.state is not DdlState.EXECUTED:
@@ -270,19 +269,16 @@ class MySQLReplay:
         self._done_ts, self._go_on = self._last_ts, self._last_ts + 1
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
         tried = False
-
-        def finish(session: Session) -> None:
-            nonlocal tried
-            found = row_progress.load_any(session, CLUSTER, schema)
-            # If the answer to an attempt was lost, it may have ended the record.
-            if not (tried and (found is None or found.plan == _REST)):
-                self._require_last(session)
-            tried = True
-            row_progress.finish(session, CLUSTER, schema)
-            if upto_ts > self._done_ts:
-                row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
-
-        self._leased.transact(finish)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                found = row_progress.load_any(session, CLUSTER, schema)
+                # If the answer to an attempt was lost, it may have ended the record.
+                if not (tried and (found is None or found.plan == _REST)):
+                    self._require_last(session)
+                tried = True
+                row_progress.finish(session, CLUSTER, schema)
+                if upto_ts > self._done_ts:
+                    row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
         if upto_ts > self._done_ts:
             _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", self._done_ts, upto_ts)
 
@@ -348,7 +344,10 @@ class MySQLReplay:
         return made
 
     def _there(self, name: tuple[str, str], commit_ts: int) -> TargetTable:
-        return self._leased.ask(lambda session: self._file_tables.of(session, *name, commit_ts))
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                there = self._file_tables.of(session, *name, commit_ts)
+        return there
 
     def _tell_of_missing(self, name: tuple[str, str], columns: Sequence[str], commit_ts: int) -> None:
         if columns:
@@ -474,13 +473,11 @@ class MySQLReplay:
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
-
-        def begin(session: Session) -> None:
-            if not self._says(session, (*span, plan)):
-                self._require_last(session)
-            row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
-
-        self._leased.transact(begin)
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.transaction(attempt) as session:
+                if not self._says(session, (*span, plan)):
+                    self._require_last(session)
+                row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
         self._ends, self._written = None, (*span, plan)
 
     def _record_of(self, upto_ts: int, plan: str, parts: DdlParts) -> TextRecord:

@@ -17,15 +17,15 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, plan, progress
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
+from tests.support.attempts import run_checked, run_transaction
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, parted, table, text
 
@@ -201,7 +201,7 @@ def test_an_interrupt_while_an_answer_is_unread_closes_the_connection(mariadb: P
         raise KeyboardInterrupt
 
     def work(session: Session) -> None:
-        checked(session, part.to.apply, lambda effects: effects.run(interrupted()))
+        run_checked(session, part.to.apply, interrupted())
 
     with pytest.raises(KeyboardInterrupt):
         run_transaction(kept.use, work, RetryPolicy(0))

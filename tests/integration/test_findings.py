@@ -15,7 +15,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.checked import CLOSER_ROWS, checked
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.attempts import run_transaction
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
 from tests.support.target_rows import refusing
 
@@ -53,7 +54,10 @@ def apply(
     plan = plan_rows(events.table(), {TABLE_ID: at}, limits)
 
     def work(session: Session) -> tuple[Finding, ...]:
-        return checked(session, config, lambda effects: [effects.run(plan.deletes), effects.run(plan.writes)])[1]
+        for effects in checked(session, config):
+            effects.run(plan.deletes)
+            effects.run(plan.writes)
+        return tuple(effects.findings)
 
     return run_transaction(lambda: connect(target, config), work, RetryPolicy(retries=0))
 

@@ -29,7 +29,6 @@ from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, Fr
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
@@ -42,6 +41,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
+from tests.support.attempts import run_checked
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
 from tests.support.ddl_target import losses
 from tests.support.killed_fork import in_a_life_that_is_killed
@@ -96,7 +96,7 @@ class Stream:
         if table_id not in step.gone:
             plan = plan_rows(events, {table_id: self.as_there(step.tables[table_id])}, PlanLimits())
             self.session.begin()
-            _, found_wrong = checked(self.session, CONFIG, lambda effects: effects.run((*plan.deletes, *plan.writes)))
+            found_wrong = run_checked(self.session, CONFIG, (*plan.deletes, *plan.writes))
             self.session.commit()
             self.findings += found_wrong
         return unwritable

@@ -26,8 +26,9 @@ from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
+from tests.support.attempts import run_retried, run_transaction
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned
@@ -387,7 +388,8 @@ WRITE = """
     from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder, check
     from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
     from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-    from pyspark_tidb_binlog.sinks.mysql.session import connect, run_transaction
+    from pyspark_tidb_binlog.sinks.mysql.session import connect
+    from tests.support.attempts import run_transaction
     seconds = float(sys.argv[1])
     target, apply = TargetConfig(**json.loads(os.environ["TARGET"])), ApplyConfig(checkpoint_schema="h_kept", lease_timeout=seconds)
     guard = LeaseGuard(lambda: connect(target, apply), 1, "h_kept", LeaseHolder("first"), seconds, RetryPolicy(5))

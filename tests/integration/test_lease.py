@@ -32,8 +32,9 @@ from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
+from tests.support.attempts import run_retried
 from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned

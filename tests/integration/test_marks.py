@@ -15,7 +15,8 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.attempts import run_transaction
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually

@@ -30,12 +30,12 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.attempts import run_checked
 from tests.support.golden_case import GOLDEN
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 from tests.support.private_mysql import NO_PAD_BIN
@@ -62,7 +62,7 @@ def run(session: Session, *plans: Plan) -> None:
     """All deletes of all parts, then all writes; any finding ends it."""
     statements = [*(s for p in plans for s in p.deletes), *(s for p in plans for s in p.writes)]
     session.begin()
-    checked(session, ApplyConfig(on_finding="stop", log_row_data=True), lambda effects: effects.run(statements))
+    run_checked(session, ApplyConfig(on_finding="stop", log_row_data=True), statements)
     session.commit()
 
 

@@ -11,13 +11,13 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_jobs
+from tests.support.attempts import run_checked
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
 
@@ -42,7 +42,7 @@ def apply_safely(session: Session, at: TableAt, events: Events, superseded: Sequ
     """Any finding ends it."""
     plan = planned(SafeSpanPlan(events.table(), {TABLE_ID: at}, PlanLimits(max_rows=3, max_keys=2), how=SafeSpan(frozenset(superseded))))
     session.begin()
-    checked(session, ApplyConfig(on_finding="stop"), lambda effects: effects.run([*plan.deletes, *plan.writes]))
+    run_checked(session, ApplyConfig(on_finding="stop"), [*plan.deletes, *plan.writes])
     session.commit()
 
 
@@ -173,4 +173,4 @@ def test_only_what_a_later_ddl_takes_away_says_that_it_was_executed(d: Session, 
         d.execute(f"CREATE TABLE e ({there})")
     mode = SafeMode(always=False)
     mode.begin(SafeBounds(10, 1000), "another Drainer has crashed")
-    assert mode.prepared(d, RowsStep(10, 399, 5, {50: at}), history).step.gone == ({50} if past else set())
+    assert mode.prepared(d, RowsStep(10, 399, 5, {50: at}), history)[0].gone == ({50} if past else set())

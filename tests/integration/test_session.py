@@ -27,9 +27,10 @@ from pyspark_tidb_binlog.sinks.mysql import session as sessions
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
+from tests.support.attempts import run_transaction
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql

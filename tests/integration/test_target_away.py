@@ -11,7 +11,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, run_retried, run_transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.attempts import run_retried, run_transaction
 from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql

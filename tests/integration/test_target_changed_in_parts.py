@@ -25,7 +25,7 @@ def test_a_column_that_goes_while_the_parts_are_written(
     """Where a column may be missing, the rows go on without it; where not, the error says what to do, and a start goes on once that is done."""
     apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop", atomic_rows=1, parts=2, sync_mode=sync_mode)
     config = DrainerConfig(target=mariadb.target(), apply=apply)
-    read, asked = TablesThere._met, list[Any]()
+    read, asked = TablesThere.fit, list[Any]()
     with mariadb.connect() as connection, connection.cursor() as cursor, EmulatedStream(spark, config) as stream:
         for name in ("d", MARKS):
             cursor.execute(f"DROP DATABASE IF EXISTS {name}")
@@ -34,17 +34,17 @@ def test_a_column_that_goes_while_the_parts_are_written(
         stream.change(lambda txn: [txn.insert("d.t", {"id": i, "v": i, "w": i}) for i in range(40)])
         stream.apply()
 
-        def met(self: TablesThere, *given: Any) -> Any:
+        def fit(self: TablesThere, *given: Any, **more: Any) -> Any:
             if asked:
-                return read(self, *given)
+                return read(self, *given, **more)
             asked.append(given)
-            found = read(self, *given)
+            found = read(self, *given, **more)
             cursor.execute("ALTER TABLE d.t DROP COLUMN w")
             return found
 
         stream.change(lambda txn: [txn.insert("d.t", {"id": 100 + i, "v": i, "w": i}) for i in range(3000)])
         with monkeypatch.context() as patch:
-            patch.setattr(TablesThere, "_met", met)
+            patch.setattr(TablesThere, "fit", fit)
             if sync_mode == 2:
                 stream.apply()
             else:

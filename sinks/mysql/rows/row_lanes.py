@@ -21,19 +21,16 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.op_run import SKIPPING, as_expected, closely
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, run_transaction
-
-Guard = Callable[[Session], bool]
-"""What comes before the operations of a transaction; False: they are in the target already."""
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
 
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
-    """Writes operations of one batch in a transaction."""
+    """Writes operations of one batch."""
 
     operations: OpStatements
     keys: Sequence[Sequence[int]]
@@ -43,33 +40,49 @@ class RowWriter:
     way_out: str = SKIPPING
     """As for ``closely``."""
 
-    def write(
-        self, places: Sequence[int], sessions: Sessions, retry_policy: RetryPolicy, guard: Guard, after: Callable[[Session], None]
-    ) -> tuple[Finding, ...]:
-        """``guard``, the operations and ``after`` in one transaction, which is retried; returns the findings."""
-        statements = self.operations.joined(places, self.keys)
+    def runs(self, session: Session, places: Sequence[int]) -> Iterator["OperationRun"]:
+        """Yield what runs the operations in the open transaction of ``session``; again, after a rollback, if they had not their expected effects.
 
-        def begun(session: Session) -> bool:
-            lease.check(session, self.lease)
-            return guard(session)
+        The block does everything that belongs to the transaction.
+        """
+        run = OperationRun(self, session, places)
+        yield run
+        if run.doubtful:
+            session.rollback()
+            session.begin()
+            yield run
 
-        def work(session: Session) -> tuple[Finding, ...]:
-            found: tuple[Finding, ...] = ()
-            if not begun(session):
-                return found
-            if any(place in self.operations.noted for place in places) or not as_expected(session, statements):
-                session.rollback()
-                session.begin()
-                if not begun(session):
-                    return found
-                found = closely(session, self.settings, self.operations, places, self.way_out)
-            after(session)
-            failpoints.point("before-rows-commit")
-            return found
 
-        found = run_transaction(sessions, work, retry_policy)
-        failpoints.point("after-rows-commit")
-        return found
+class OperationRun:
+    """Operations of one transaction."""
+
+    def __init__(self, writer: RowWriter, session: Session, places: Sequence[int]) -> None:
+        self._writer = writer
+        self._session = session
+        self._places = places
+        self.doubtful = False
+        """Whether they are to be run one by one."""
+        self.findings: tuple[Finding, ...] = ()
+
+    def execute(self) -> None:
+        """Run the operations; the second time one by one."""
+        writer, operations = self._writer, self._writer.operations
+        if self.doubtful:
+            self.findings = closely(self._session, writer.settings, operations, self._places, writer.way_out)
+        else:
+            noted = any(place in operations.noted for place in self._places)
+            self.doubtful = noted or not as_expected(self._session, operations.joined(self._places, writer.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class LanePart:
+    """Operations of one lane that come next."""
+
+    number: int = 0
+    before: int = 0
+    """How many operations of the lane come before."""
+    ends: Sequence[int] = ()
+    """How many operations each lane must have done before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +95,23 @@ class LaneRecord:
     """Fingerprint of what they do."""
     schema: str
 
-    def guard(self, lane: int, before: int, after: int, ends: Sequence[int] = ()) -> Guard:
-        """Moves ``lane``; ``ends``: how many operations each lane must have done before it."""
-
-        def moved(session: Session) -> bool:
-            if ends:
-                self.require_done(session, ends)
-            return row_progress.advance(session, self.cluster_id, lane, self.upto_ts, self.plan, (before, after), self.schema)
-
-        return moved
+    def write(
+        self, writer: RowWriter, places: Sequence[int], lane: "LanePart", sessions: Sessions, policy: RetryPolicy
+    ) -> tuple[Finding, ...]:
+        """Write the operations of ``lane`` in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
+        for attempt in retrying(policy):
+            with attempt, transaction(sessions, attempt) as session:
+                for run in writer.runs(session, places):
+                    lease.check(session, writer.lease)
+                    if lane.ends:
+                        self.require_done(session, lane.ends)
+                    counts = (lane.before, lane.before + len(places))
+                    if not row_progress.advance(session, self.cluster_id, lane.number, self.upto_ts, self.plan, counts, self.schema):
+                        break
+                    run.execute()
+                    failpoints.point("before-rows-commit")
+        failpoints.point("after-rows-commit")
+        return run.findings
 
     def require_done(self, session: Session, ends: Sequence[int]) -> None:
         """As ``row_progress.require_done``."""
@@ -186,8 +207,8 @@ class Lanes:
             here = places[at : at + count]
             begun = time.monotonic()
             # Later ones of the lane cannot be there without the first.
-            guard = record.guard(lane, begin + at, begin + at + len(here), () if at else behind)
-            findings += writer.write(here, self._sessions[lane].use, retry_policy, guard, lambda session: None)
+            part = LanePart(lane, begin + at, () if at else behind)
+            findings += record.write(writer, here, part, self._sessions[lane].use, retry_policy)
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
         return findings

@@ -20,7 +20,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -38,15 +37,18 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.session import Session, transaction
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED
+from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep
 from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -105,13 +107,16 @@ class RowSink(MySQLSink):
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
         opened = super().open(begin, history)
-        self._open_lanes = self._leased.ask(partial(self._load_open, self.commit_ts))
+        self._open_lanes = self._load_lanes()
         if opened.progress.unfinished is not None:
             # Begun by net changes: it is finished by them.
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
         left = self._open_lanes
         if left is None:
-            self._leased.transact(self._forget_lanes)
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    # A record that is not of an open span is of data from before the checkpoint was moved.
+                    row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
             return opened
         self._record.consistent = False
         # So that exactly this span is read again, whatever the source would make the next batch of.
@@ -163,7 +168,7 @@ class RowSink(MySQLSink):
     def _look_again(self) -> None:
         """After an error of the lanes the step is applied again from where each of them is."""
         if self._interrupted:
-            self._open_lanes = self._leased.ask(partial(self._load_open, self.commit_ts))
+            self._open_lanes = self._load_lanes()
             self._interrupted = False
 
     def _spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[tuple[int, int]]:
@@ -191,12 +196,19 @@ class RowSink(MySQLSink):
     def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         if self._rows.net_change and not self._is_open(step):
             return super().apply(rows, step, clock)
+        for attempt in retrying(ONCE, OUTDATED):
+            with attempt:
+                self._forget_outdated(attempt)
+                fitted = self._fitted_by_rows(step, rows)
+                self._look_again()
+                written = self._apply_operations(rows, fitted.step, clock)
+        return self._tables.settled(fitted, written)
 
-        def work(there: RowsStep, _: object) -> Written:
-            self._look_again()
-            return self._apply_operations(rows, there, clock)
-
-        return self._as_they_are(step, rows, work, by_rows=True)
+    def _fitted_by_rows(self, step: RowsStep, rows: pa.Table) -> FittedStep:
+        for attempt in self._leased.retrying():
+            with attempt:
+                fitted, _ = self._fitted(step, rows, attempt, by_rows=True)
+        return fitted
 
     def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
@@ -264,50 +276,62 @@ class RowSink(MySQLSink):
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
-        def saved(session: Session) -> None:
-            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-            failpoints.point("before-downstream-commit")
-
-        return writer.write(
-            places, self._leased.sessions.use, self._retry_policy, lambda session: self._record.next_is(session, step), saved
-        )
+        for attempt in self._leased.retrying():
+            with attempt, transaction(self._leased.sessions.use, attempt) as session:
+                for run in writer.runs(session, places):
+                    lease.check(session, self._leased.lease)
+                    if not self._record.next_is(session, step):
+                        break
+                    run.execute()
+                    self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+                    failpoints.point("before-downstream-commit")
+                    failpoints.point("before-rows-commit")
+        failpoints.point("after-rows-commit")
+        return run.findings
 
     # Lanes.
 
     def _write_lanes(self, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
-        schema, left = self._settings.checkpoint_schema, self._open_lanes if self._is_open(step) else None
-        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), how.text, schema)
-
-        def begin(session: Session) -> bool:
-            if not self._record.next_is(session, step):
-                return False
-            row_progress.begin(session, self._cluster_id, (step.after_ts, record.upto_ts), how.text, how.lanes, schema, safe=how.safe)
-            self._record.save(session, step.after_ts, step.applied, consistent=False)
-            return True
-
-        def finish(session: Session) -> None:
-            if self._record.next_is(session, step):
-                record.require_done(session, how.ends())
-                row_progress.finish(session, self._cluster_id, schema)
-                if record.upto_ts > step.upto_ts:
-                    # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
-                    row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, schema, safe=True)
-                self._record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
-            failpoints.point("before-downstream-commit")
-
+        left = self._open_lanes if self._is_open(step) else None
+        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), how.text, self._settings.checkpoint_schema)
+        begun = how.done is not None
+        for attempt in self._leased.retrying() if not begun else ():
+            with attempt, self._leased.transaction(attempt) as session:
+                begun = self._begin_lanes(session, record, how, step)
         findings: tuple[Finding, ...] = ()
-        if how.done is not None or self._leased.transact(begin):
+        if begun:
             self._record.consistent, self._interrupted = False, True
             findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * how.lanes, record)
-            self._leased.transact(finish)
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.transaction(attempt) as session:
+                    self._end_lanes(session, record, how, step)
         self._interrupted = False
         rest = record.upto_ts > step.upto_ts
         self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
         return findings
 
-    def _open_upto(self, commit_ts: int, session: Session) -> int:
+    def _begin_lanes(self, session: Session, record: LaneRecord, how: LanePlan, step: RowsStep) -> bool:
+        """Record that ``step`` is applied in lanes from now on; False: it is in the target already."""
+        if not self._record.next_is(session, step):
+            return False
+        span = (step.after_ts, record.upto_ts)
+        row_progress.begin(session, self._cluster_id, span, how.text, how.lanes, record.schema, safe=how.safe)
+        self._record.save(session, step.after_ts, step.applied, consistent=False)
+        return True
+
+    def _end_lanes(self, session: Session, record: LaneRecord, how: LanePlan, step: RowsStep) -> None:
+        if self._record.next_is(session, step):
+            record.require_done(session, how.ends())
+            row_progress.finish(session, self._cluster_id, record.schema)
+            if record.upto_ts > step.upto_ts:
+                # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
+                row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, record.schema, safe=True)
+            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
+        failpoints.point("before-downstream-commit")
+
+    def _open_upto(self, session: Session, commit_ts: int) -> int:
         """As for ``MySQLSink``: the span that is open row by row."""
-        left = self._load_open(commit_ts, session)
+        left = self._load_open(session, commit_ts)
         return left.upto_ts if left and left.after_ts == commit_ts else 0
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
@@ -315,14 +339,16 @@ class RowSink(MySQLSink):
         in_rows = row_progress.recorded_beyond(session, self._cluster_id, self.commit_ts, self._settings.checkpoint_schema, around=around)
         return max(super()._recorded_beyond(session, around=around), in_rows)
 
-    def _load_open(self, commit_ts: int, session: Session) -> OpenLanes | None:
+    def _load_lanes(self) -> OpenLanes | None:
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                found = self._load_open(session, self.commit_ts)
+        return found
+
+    def _load_open(self, session: Session, commit_ts: int) -> OpenLanes | None:
         schema = self._settings.checkpoint_schema
         row_progress.ensure_table(session, schema)
         return row_progress.load(session, self._cluster_id, commit_ts, schema)
-
-    def _forget_lanes(self, session: Session) -> None:
-        """A record that is not of an open span is of data from before the checkpoint was moved."""
-        row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
 
 
 def _inexact(batch: RowBatch) -> str:

@@ -16,8 +16,8 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableA
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, retried, run_retried
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
@@ -66,7 +66,10 @@ def execute_text(
     """
     ddl = _TextDdl(retry_policy, database, query, flavour, record)
     try:
-        return run_retried(sessions, ddl.run, retry_policy)
+        for attempt in retrying(retry_policy):
+            with attempt, begun(sessions, attempt) as session:
+                already = ddl.run(session)
+        return already
     except (LeaseLost, CommitsLost, DdlUnrecorded):
         raise
     except RetryableApplyError as error:
@@ -135,16 +138,14 @@ class _TextDdl:
         return None
 
     def _note(self, session: Session, already: ApplyError | None) -> None:
-        def note() -> None:
-            with in_transaction(session):
-                self._record.note(session, already)
-
         def in_vain(error: RetryableApplyError) -> bool:
             # A server that is read-only now may no longer be the one that the address leads to.
             return connection_lost(error.errno) or (not self.once and read_only(error))
 
         try:
-            retried(note, self._retry_policy, in_vain)
+            for attempt in retrying(replace(self._retry_policy, in_vain=in_vain)):
+                with attempt, in_transaction(session):
+                    self._record.note(session, already)
         except (LeaseLost, CommitsLost):
             raise
         except ApplyError as error:
@@ -184,7 +185,9 @@ class WaitingViews:
             )
             return True
         if self._waiting and {"CREATE", "RENAME"} & {t.word for t in significant(query)}:
-            run_retried(self._sessions, self._try, self._retry_policy)
+            for attempt in retrying(self._retry_policy):
+                with attempt, begun(self._sessions, attempt) as session:
+                    self._try(session)
         return False
 
     def _try(self, session: Session) -> None:

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import BLANKS, LETTERS, folded_keys, taken_for_one
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
-from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
+from pyspark_tidb_binlog.sinks.mysql.tables_there import KnownTables, TablesThere, concerned_by
 from tests.support.plan_samples import NOT_NULL, TABLE_ID, column, index, table, text
 
 
@@ -175,9 +175,8 @@ def test_a_char_has_no_spaces_at_its_end(kind: int, named: bool) -> None:
 )
 def test_it_is_told_once(caplog: pytest.LogCaptureFixture, setting: str, at: TableAt, findings: int, logged: int) -> None:
     config = ApplyConfig(upstream_new_collations=setting, on_finding="record")
-    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
-    step = RowsStep(1, 9, 1, {TABLE_ID: at}, applied=AppliedJobs(0))
-    told = [f.words for _ in range(3) for f in tables.as_they_are(step, None, lambda _: Written()).findings]
+    tables, step = tables_and_step(config, at)
+    told = [f.words for _ in range(3) for f in tables.settled(tables.fit(step, concerned_by(step, None), KNOWN), Written()).findings]
     assert len(told) == findings and all("K (utf8mb4_general_ci" in words and "ALTER TABLE" in words for words in told)
     said = [r.getMessage() for r in caplog.records if "K (utf8mb4_general_ci" in r.getMessage()]
     assert len(said) == logged and all("spark.upstream-new-collations" in words for words in said if setting == "auto")
@@ -185,8 +184,17 @@ def test_it_is_told_once(caplog: pytest.LogCaptureFixture, setting: str, at: Tab
 
 def test_a_stream_that_stops_at_findings_stops() -> None:
     config = ApplyConfig(upstream_new_collations="false", on_finding="stop")
-    tables = TablesThere(config, lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
+    tables, step = tables_and_step(config, UPSTREAM)
     with pytest.raises(FindingError, match=r"K \(utf8mb4_general_ci there, bytes upstream\)"):
-        tables.as_they_are(RowsStep(1, 9, 1, {TABLE_ID: UPSTREAM}, applied=AppliedJobs(0)), None, lambda _: Written())
-    tables = TablesThere(replace(config, db_type="tidb"), lambda _: ({("d", "t"): there("utf8mb4_general_ci")}, frozenset(), HERE))
-    assert tables.as_they_are(RowsStep(1, 9, 1, {TABLE_ID: UPSTREAM}, applied=AppliedJobs(0)), None, lambda _: Written()).findings == ()
+        tables.fit(step, concerned_by(step, None), KNOWN)
+    tables, step = tables_and_step(replace(config, db_type="tidb"), UPSTREAM)
+    assert tables.fit(step, concerned_by(step, None), KNOWN).inexact == ()
+
+
+def tables_and_step(config: ApplyConfig, at: TableAt) -> tuple[TablesThere, RowsStep]:
+    tables = TablesThere(config)
+    tables._dialect = HERE
+    return tables, RowsStep(1, 9, 1, {TABLE_ID: at}, applied=AppliedJobs(0))
+
+
+KNOWN = KnownTables({("d", "t"): there("utf8mb4_general_ci")})

@@ -1,5 +1,6 @@
 """Tables that a lake loads from the upstream, without Spark and a server: at whichever moment it happens, whatever dies, the mirrors are the recorded tables."""
 
+import contextlib
 import shutil
 import signal
 import threading
@@ -101,7 +102,8 @@ def test_a_table_that_is_read_while_spark_ends_is_loaded_by_the_next_start(error
             raise error
 
     then = _UpstreamThen(None, 1, None, {}, lambda: False, Ended())  # type: ignore[arg-type]
-    monkeypatch.setattr(then, "_retried", lambda work: [KeyRange()] * 3)
+    monkeypatch.setattr(then, "_at", lambda attempt: contextlib.nullcontext())
+    monkeypatch.setattr(then, "_ranges", lambda session, mirror: [KeyRange()] * 3)
     with pytest.raises(LoadLater, match="Spark has ended"):
         then.files_of(None, "", None)  # type: ignore[arg-type]
 

@@ -6,7 +6,8 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError, passing, what_is_wrong
-from pyspark_tidb_binlog.sinks.mysql.session import Session, run_retried
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from tests.support.attempts import run_retried
 
 
 @pytest.mark.parametrize(
