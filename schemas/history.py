@@ -29,15 +29,6 @@ GRACE = tso(60_000)
 
 
 @dataclass(frozen=True, slots=True)
-class OtherColumn:
-    """A column that only the target has: what it holds stays as it is when its row is changed."""
-
-    name: str
-    kind: str
-    """The name of its type at the target, in lower case."""
-
-
-@dataclass(frozen=True, slots=True)
 class FoldedKeys:
     """Unique keys of a target's table that treat, or may treat, rows as equal that the upstream keeps apart."""
 
@@ -75,8 +66,8 @@ class TableAt:
     """One of its DDLs was not executed on the target: ``info`` is what both sides have in common, under the target's names."""
     narrow: frozenset[int] = frozenset()
     """Of a frozen table: ids of the columns that are nullable upstream but not at the target. A NULL becomes the type's zero value."""
-    others: tuple[OtherColumn, ...] = ()
-    """The columns that only the target has, as far as its structure was read. A row keeps them, also when its unique keys change."""
+    others: tuple[str, ...] = ()
+    """Names of the columns that only the target has, as far as its structure was read. A row keeps their values as long as it keeps its unique keys."""
     own_keys: tuple[str, ...] = ()
     """Names of the unique keys by which the target may take two rows of the upstream for one, as far as its structure was read."""
     folded: FoldedKeys | None = None

@@ -48,11 +48,6 @@ class OldRows:
             return self
         return OldRows(self.images.take(pa.array(chosen)), self.events[chosen])
 
-    def with_(self, others: "OldRows") -> "OldRows":
-        """These rows and ``others``, of the same table."""
-        images = pa.Table.from_batches([self.images, others.images]).combine_chunks()
-        return OldRows(images.to_batches()[0] if images.num_rows else self.images, np.concatenate([self.events, others.events]))
-
     def slice(self, start: int, rows: int) -> "OldRows":
         """Consecutive rows, without a copy."""
         return OldRows(self.images.slice(start, rows), self.events[start : start + rows])

@@ -36,7 +36,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table, forget_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
@@ -293,7 +292,7 @@ class MySQLSink(Sink):
     def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock, attempt: Attempt) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
-        if not (plan.deletes or plan.moves or plan.writes) and self._record.put_off(step):
+        if not (plan.deletes or plan.writes) and self._record.put_off(step):
             return Written()
         with clock.timed(Stage.APPLY, "write"), transaction(self._leased.sessions.use, attempt) as session:
             findings = self._write_rows(session, plan, step)
@@ -324,7 +323,6 @@ class MySQLSink(Sink):
             failpoints.point("before-deletes")
             effects.run(plan.deletes)
             failpoints.point("between-phases")
-            effects.move(plan.moves)
             effects.run(plan.writes)
             self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
             failpoints.point("before-downstream-commit")
@@ -373,9 +371,6 @@ class MySQLSink(Sink):
     def _begin_span(self, step: RowsStep, parts: int, safe: SafeSpan | None, attempt: Attempt) -> bool:
         """Record that ``step`` is applied in parts from now on; False: it is in the target already."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        if _keeps(step):
-            with self._leased.session(attempt) as session:
-                ensure_kept_table(session, schema)
         with self._leased.transaction(attempt) as session:
             if not self._record.next_is(session, step):
                 return False
@@ -426,8 +421,6 @@ class MySQLSink(Sink):
             lost = len(answered - progress.parts_done(session, cluster_id, step.after_ts, step.upto_ts, parts, schema))
             if lost:
                 return lost
-            if _keeps(step):
-                forget_kept(session, cluster_id, step.upto_ts, schema)
             self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
         failpoints.point("before-downstream-commit")
         return 0
@@ -527,11 +520,6 @@ class MySQLSink(Sink):
     def _wait_for(self, error: TransientError | None) -> None:
         self._waiting_for = error
         self._tables.forget()
-
-
-def _keeps(step: RowsStep) -> bool:
-    """Whether columns that only the target has move with rows of ``step``."""
-    return any(table.others for table in step.tables.values())
 
 
 def _clock_now() -> int:

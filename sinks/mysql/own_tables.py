@@ -26,7 +26,6 @@ _KEYS = {
     "spark_progress": ("cluster_id", "from_ts", "to_ts", "part", "parts", "phase"),
     "spark_ddl": ("cluster_id", "job_id"),
     "spark_rows": ("cluster_id", "lane"),
-    "spark_kept": ("cluster_id", "to_ts", "part", "row_hash"),
     "spark_bootstrap": ("cluster_id", "table_schema", "table_name", "unit"),
     MARK_TABLE: ("id", "channel_id"),
 }

@@ -40,12 +40,10 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.checked import Effects, checked
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.kept_columns import load_kept, save_kept
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
@@ -247,18 +245,6 @@ class _PartPlans:
 
     def writes(self) -> Iterator[Statement]:
         return self._statements(SpanPlan.writes)
-
-    def moves(self) -> Iterator[RowMove]:
-        """The rows of tables with columns of their own whose unique keys change."""
-        if not any(table.others for table in self._how.tables.values()):
-            return
-        if self._only is not None:
-            plans: Iterable[SpanPlan] = (self._only,)
-        else:
-            plans = () if self._numbers is None else map(self._plan, _subsets(self._rows, self._numbers))
-        for plan in plans:
-            for moves in plan.moves:
-                yield from moves
 
     def corrections(self, before: frozenset[int], findings: list[Finding]) -> Iterator[Statement]:
         """Corrects the deletes planned without the transactions ``before`` to ``deletes``; adds what stays uncertain to ``findings``. All rows are inserted again
@@ -465,7 +451,6 @@ def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans
         rows, findings = 0, list[Finding]()
         if progress.claim_part(session, marker, schema, plans.skipped):
             rows += effects.run(plans.deletes()) if phase is Phase.DELETE else 0
-            rows += _move(session, effects, marker, schema, plans)
             rows += effects.run(plans.writes()) if phase is Phase.WRITE else 0
         else:
             statements = _corrected(session, marker, schema, plans, findings)
@@ -474,17 +459,6 @@ def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans
             rows += effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
     return Written(rows, (*findings, *effects.findings))
-
-
-def _move(session: Session, effects: Effects, marker: progress.Marker, schema: str, plans: _PartPlans) -> int:
-    """In the first phase rows that get other unique keys leave their places, in the second they take the new ones; the number of rows written."""
-    moves = list(plans.moves())
-    if not moves:
-        return 0
-    if marker.phase == Phase.DELETE:
-        save_kept(session, marker, effects.take(moves), schema)
-        return 0
-    return effects.put(moves, load_kept(session, marker, schema))
 
 
 def _corrected(

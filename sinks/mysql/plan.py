@@ -6,8 +6,8 @@ Promises: pure; the same events in any order give the same statements. All delet
   else by the columns that its image carries, with a LIMIT: rows equal in these columns are interchangeable.
 * A row that keeps its unique keys, at least one of which identifies it, is changed in place. All other rows that exist after the span are inserted.
 * In a table with unique keys that only the target has (``TableAt.own_keys``) nothing is changed in place: a missing row would overwrite another.
-* In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change is a ``RowMove``. A row that is deleted and inserted
-  again is a new row.
+* In a table with columns that only the target has (``TableAt.others``) a row whose unique keys change gets their defaults, which is a finding. A row that is
+  deleted and inserted again is a new row.
 * Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
 ``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``plan_rows`` plans everything at once; a
@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -53,7 +52,6 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, deeper, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
-from pyspark_tidb_binlog.sinks.mysql.moves import RowMove, one_row, row_hash
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Noted, Origin, Phase, Statement, split
 
 
@@ -84,11 +82,9 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The statements of a span: ``deletes`` first, then ``moves``, then ``writes``."""
+    """The statements of a span: ``deletes`` first, then ``writes``."""
 
     deletes: tuple[Statement, ...] = ()
-    moves: tuple[tuple[RowMove, ...], ...] = ()
-    """For each table with columns of its own, the rows whose unique keys change."""
     writes: tuple[Statement, ...] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
 
@@ -109,9 +105,8 @@ def plan_rows(
 def planned(span: "SpanPlan") -> Plan:
     """All statements of ``span`` at once."""
     writes = tuple(span.writes())
-    written = sum(s.rows for s in writes) + sum(map(len, span.moves))
-    counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), written, span.ignored)
-    return Plan(deletes=span.deletes, moves=span.moves, writes=writes, counts=counts)
+    counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored)
+    return Plan(deletes=span.deletes, writes=writes, counts=counts)
 
 
 class SpanPlan:
@@ -151,10 +146,8 @@ class SpanPlan:
             events = events.append_column("key", identities(events, tables, gapped))
         source, kept = RowSource(events), frozenset(i for i, table in tables.items() if table.others)
         self._work = self._works(events, source, partial(_built, tables, limits, flavour), kept)
-        self.moves = tuple(tuple(work.builder.moves(*work.moved, source, events["key"])) for work in self._work if work.moved is not None)
-        """The rows of each table with columns of its own whose unique keys change; they run between the last delete and the first write."""
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
-        """All deletes of the span; they run before its first move and its first write."""
+        """All deletes of the span; they run before its first write."""
 
     def _works(
         self, events: pa.Table, source: "RowSource", built: Callable[[int], "TableBuilder"], kept: frozenset[int]
@@ -165,9 +158,13 @@ class SpanPlan:
     def writes(self) -> Iterator[Statement]:
         """The writes, the same ones at each call."""
         for work in self._work:
-            for effect, found in ((Effect.CHANGES, work.changed), (Effect.ADDS, work.added)):
+            for effect, found, resets in (
+                (Effect.CHANGES, work.changed, False),
+                (Effect.ADDS, work.reset, True),
+                (Effect.ADDS, work.added, False),
+            ):
                 for images in found:
-                    yield from work.builder.writes(images, effect)
+                    yield from work.builder.writes(images, effect, resets=resets)
 
 
 class DeleteCorrection:
@@ -227,7 +224,7 @@ class DeleteCorrection:
             table, restored = self._builders[table_id].table, self._restored(table_id, deleted)
             yield from self._doubted(table, self._strangers(table, deleted).events, FindingKind.ROWS, _STRANGERS)
             if table.others:
-                words = _RESET + ", ".join(other.name for other in table.others)
+                words = _RESET + ", ".join(table.others)
                 yield from self._doubted(table, restored.events, FindingKind.VALUE, words)
             guessed = pc.greater(pc.binary_length(restored.lacking), 0).to_numpy(zero_copy_only=False)
             yield from self._doubted(table, restored.events[guessed], FindingKind.VALUE, _GUESSED)
@@ -261,7 +258,7 @@ class DeleteCorrection:
         reborn = frozenset(i for i, builder in self._builders.items() if builder.table.others)
         for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen)), reborn):
             changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
-            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).taken_away
+            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).gone
         return found
 
     def _rows(self, old: OldRows) -> Indexes:
@@ -342,13 +339,8 @@ class TableWork:
     """New images of rows that exist with the same unique keys."""
     added: Iterable[Images]
     """New images of rows that do not exist, or no longer after the deletes."""
-    moved: tuple[OldRows, Images] | None = None
-    """Rows whose unique keys change, of a table with columns that only the target has: before and after."""
-
-    @property
-    def taken_away(self) -> OldRows:
-        """The rows that are no longer under their keys once the deletes of a part are committed."""
-        return self.gone if self.moved is None else self.gone.with_(self.moved[0])
+    reset: Iterable[Images] = ()
+    """New images of rows that are inserted again with another key, and lose what columns that only the target has held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,31 +377,22 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) 
     added = NewRows(source, table, changes.added)
     if not kept:
         return TableWork(builder, old, (), added)
-    if table.others:
-        return _work_in_place(builder, changes, source, old, added)
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
     if not builder.unique_names or table.own_keys:
-        return TableWork(builder, old, (), (*_sliced(after), *added))
+        again = _sliced(after)
+        return TableWork(builder, old, (), added, again) if table.others else TableWork(builder, old, (), (*again, *added))
     before = old.slice(len(changes.removed), kept)
     moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
+    if table.others:
+        return TableWork(builder, gone, _sliced(after.only(~moved)), added, _sliced(after.only(moved)))
     added = NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
     return TableWork(builder, gone, _sliced(after.only(~moved)), added)
 
 
 def _built(tables: Mapping[int, TableAt], limits: PlanLimits, flavour: Flavour, table_id: int) -> "TableBuilder":
     return TableBuilder(tables[table_id], limits, flavour)
-
-
-def _work_in_place(builder: "TableBuilder", changes: TableChanges, source: RowSource, old: OldRows, added: NewRows) -> TableWork:
-    """The work on a table with columns that only the target has: no row that exists before and after is deleted."""
-    removed, after = len(changes.removed), source.new_images(builder.table, changes.after)
-    before = old.slice(removed, len(changes.after))
-    moved = np.ones(len(before), dtype=bool)
-    if builder.unique_names and not builder.table.own_keys:
-        moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(builder.table, before) == NO_KEY)
-    return TableWork(builder, old.slice(0, removed), _sliced(after.only(~moved)), added, (before.only(moved), after.only(moved)))
 
 
 def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
@@ -431,7 +414,7 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
-        own = {other.name.lower() for other in table.others}
+        own = {name.lower() for name in table.others}
         self.changed = tuple(c for c in self.columns if c.name.lower() not in own) if own else self.columns
         """The columns that a change writes; a new row has all of ``columns``."""
         # If a key includes a generated column, images do not show whether a row keeps its keys, so every row is deleted and inserted.
@@ -451,8 +434,8 @@ class TableBuilder:
                 found += self._by_key(match.key, piece, source) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
         return found
 
-    def writes(self, new: Images, effect: Effect) -> list[Statement]:
-        """Statements that write these images, of rows that exist (``CHANGES``) or not (``ADDS``)."""
+    def writes(self, new: Images, effect: Effect, *, resets: bool = False) -> list[Statement]:
+        """Statements that write these images, of rows that exist (``CHANGES``) or not (``ADDS``); ``resets``: a finding is that other columns lose values."""
         if not new.rows.num_rows:
             return []
         names = [c.name for c in self.columns]
@@ -465,47 +448,12 @@ class TableBuilder:
             piece = new.slice(start, count)
             cells = self._cells(piece.rows, self.columns)
             rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
-            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows), self.noted(piece.rows))
+            told = self.noted(piece.rows)
+            if resets:
+                words = _MOVED + ", ".join(self.table.others)
+                told.append((FindingKind.VALUE, words, np.ones(count, dtype=bool)))
+            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows), told)
         return found
-
-    def moves(self, old: OldRows, new: Images, source: RowSource, keys: pa.ChunkedArray) -> Iterator[RowMove]:
-        """The rows ``old``, which become ``new`` under other unique keys; ``keys``: the rows' identities, by event."""
-        if not len(old):
-            return
-        events = {int(event): place for place, event in enumerate(old.events.tolist())}
-        table, names = table_name(self.table.schema, self.table.name), [c.name for c in self.changed]
-        fresh = [one for statement in self.writes(new, Effect.ADDS) for one in statement.cut()]
-        texts = join_cells(b"(", self._cells(new.rows, self.changed), [b","] * len(names), b")").to_pylist()
-        set_to = self.assigned(new.rows).to_pylist()
-        for match in matches(self.table, old, source.versions):
-            key = match.key if isinstance(match, ByKey) else ()
-            conditions = self.sought_by_key(match) if isinstance(match, ByKey) else self._conditions(match, match.rows, source)
-            for event, condition in zip(match.rows.events.tolist(), conditions.to_pylist(), strict=True):
-                place = events[event]
-                update = self._shape(f"UPDATE {table} SET ".encode() + set_to[place] + b" WHERE ", Effect.CHANGES, (), key)
-                take = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, (), key)
-                row = row_hash(self.table.table_id, keys[event].as_py())
-                ts = int(new.commit_ts[place])
-                yield RowMove(
-                    row,
-                    one_row(update, condition, ts),
-                    one_row(take, condition, ts),
-                    fresh[place],
-                    texts[place],
-                    self.table.others,
-                    names,
-                    bool(key),
-                )
-
-    def assigned(self, images: pa.RecordBatch) -> pa.BinaryArray:
-        """For each image the settings of an UPDATE."""
-        cells = self._cells(images, self.changed)
-        leads = [f"{quote_name(c.name)}=".encode() for c in self.changed]
-        return join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]] + [b""], b"")
-
-    def sought_by_key(self, match: ByKey) -> pa.BinaryArray:
-        """For each row the condition that finds it by its key."""
-        return self._by_conditions(match.key, match.rows.images, b"", b"")
 
     def removal(self, key: Sequence[ColumnInfo]) -> tuple[Statement, bytes]:
         """A DELETE by ``key``: everything before the first row, and what is behind the last one."""
@@ -608,6 +556,7 @@ class TableBuilder:
         return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
 
 
+_MOVED = "the row has another key, so the columns that only the target has lost their values and got their defaults: "
 _TOO_DEEP = {
     Flavour.MARIADB: (
         FindingKind.FAILOVER,

@@ -108,7 +108,7 @@ class SafeMode:
                 _log.warning(
                     "safe mode: rows of %s are replaced, so its columns %s, which only the target has, get their defaults in these rows",
                     name,
-                    ", ".join(column.name for column in at.others),
+                    ", ".join(at.others),
                 )
 
     def _name(self, at: TableAt) -> None:

@@ -291,6 +291,11 @@ class Session:
         return self.autocommit == self._opened_with_autocommit and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     @property
+    def has_savepoints(self) -> bool:
+        """Whether a part of a transaction can be rolled back. A TiDB that writes binlogs refuses SAVEPOINT."""
+        return self.flavour is not Flavour.TIDB
+
+    @property
     def autocommit(self) -> bool:
         """Whether the server commits each statement outside a transaction, according to its last answer."""
         return self._has(SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)

@@ -16,7 +16,7 @@ only in its type is written: the server converts, and warns where a value change
 
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.history import OtherColumn, TableAt
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_recoded, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import as_shown
@@ -64,7 +64,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     if why:
         return Misfit(table.table_id, label, why)
     names = {c.name.lower() for c in wanted}
-    others = tuple(OtherColumn(c.name, c.kind) for c in there.columns if not c.generated and c.name.lower() not in names)
+    others = tuple(c.name for c in there.columns if not c.generated and c.name.lower() not in names)
     left = {name.lower() for name in lacking}
     info = narrowed(table.info, frozenset(c.name.lower() for c in table.info.columns) - left) if lacking else table.info
     if keyed and (statement := needed_key(info, there, label)):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.checked import CLOSER_ROWS, checked
+from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -28,6 +29,13 @@ PAIR = table([column("id", flag=INT_PK), column("u"), text("v")], [index("uu", (
 KEYLESS = table([column("a"), text("b")])
 LIMITS = PlanLimits()
 PAIR_SQL = "CREATE TABLE d.t (id bigint primary key, u bigint, v {type}, UNIQUE KEY uu (u)) ENGINE=InnoDB"
+
+
+@pytest.fixture(params=["savepoints", "none"], autouse=True)
+def savepoints(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TiDB has none: there the transaction is run again."""
+    if request.param == "none":
+        monkeypatch.setattr(Session, "has_savepoints", False)
 
 
 @pytest.fixture
@@ -214,6 +222,29 @@ def test_errors_and_their_traces_hold_no_row_data(target: TargetConfig) -> None:
     assert "secret" not in shown
     assert "INSERT INTO d.t VALUES …" in str(caught.value)
     assert caught.value.words in ("Duplicate entry '4711' for key 'PRIMARY'", "Duplicate entry '4711' for key 't.PRIMARY'")
+
+
+def test_an_error_that_ends_the_transaction_commits_nothing(target: TargetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with a full lock table does that. What comes after it would be a transaction of its own."""
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "SELECT 1")
+    answer, sent = Session.answer, list[bytes]()
+
+    def ended(session: Session, statement: bytes, meanwhile: Callable[[], None] | None = None) -> StatementResult:
+        sent.append(statement)
+        if len(sent) == 2:
+            session.rollback()
+            raise ApplyError("error 1206, The total number of locks exceeds the lock table size", 1206)
+        return answer(session, statement, meanwhile)
+
+    monkeypatch.setattr(Session, "answer", ended)
+    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "b").insert(3, 3, "c").insert(4, 4, "d")
+    if Session.has_savepoints:
+        with pytest.raises(ApplyError, match="SAVEPOINT tidb_binlog_statement does not exist"):
+            apply(target, events, limits=PlanLimits(max_rows=2))
+        assert sql(target, "SELECT * FROM d.t") == []
+    else:
+        apply(target, events, limits=PlanLimits(max_rows=2))
+        assert len(sql(target, "SELECT * FROM d.t")) == 4
 
 
 def test_many_doubts_are_looked_at_up_to_a_bound(target: TargetConfig) -> None:

@@ -11,7 +11,6 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
-from pyspark_tidb_binlog.sinks.mysql.kept_columns import ensure_kept_table
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -23,7 +22,7 @@ SCHEMA = "own%ta`bl'es"
 NAME = "`own%ta``bl'es`"
 """Quoted, for statements without arguments."""
 OTHER_ENGINE = "MyISAM" if MYSQLD else "Aria"
-ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_checkpoint", "spark_kept", "spark_bootstrap"}))
+ALWAYS = ("checkpoint", *sorted(set(MADE) - {"spark_checkpoint", "spark_bootstrap"}))
 
 Life = Callable[..., None]
 
@@ -98,13 +97,7 @@ def test_a_table_of_another_layout(session: Session, life: Life, name: str, othe
 
 def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life) -> None:
     life()
-    ensure_kept_table(session, SCHEMA)
-    session.execute(f"ALTER TABLE {NAME}.spark_kept DROP PRIMARY KEY, ADD PRIMARY KEY (cluster_id, to_ts, part)")
-    with pytest.raises(ApplyError, match="row_hash"):
-        ensure_kept_table(session, SCHEMA)
-    session.execute(f"DROP TABLE {NAME}.spark_kept")
     for table, ensure in (
-        ("spark_kept", ensure_kept_table),
         ("spark_bootstrap", copy_record.ensure_table),
         ("spark_checkpoint", ensure_ours),
     ):

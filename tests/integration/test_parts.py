@@ -234,31 +234,6 @@ def test_a_refused_transaction_is_skipped_as_its_message_says(server: PrivateMar
     assert {i for i, u in found(server) if u == i + 1} == set(good)
 
 
-def test_what_the_targets_own_columns_hold_survives_a_life_that_ends_between_the_phases(
-    server: PrivateMariaDB, spark: "SparkSession"
-) -> None:
-    """Every row moves, and its note with it: it is stored with the deletes."""
-
-    def asked(statement: str) -> list[tuple[Any, ...]]:
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            connection.commit()
-            return list(cursor.fetchall())  # type: ignore[arg-type]
-
-    asked(f"ALTER TABLE {DATABASE}.t ADD note VARCHAR(20) NOT NULL DEFAULT 'none'")
-    asked(f"UPDATE {DATABASE}.t SET note = CONCAT('of ', id) WHERE id > 0")
-    asked(f"CREATE TRIGGER {DATABASE}.no BEFORE INSERT ON {DATABASE}.t FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not now'")
-    with life(server) as sink, pytest.raises(Exception, match="not now"):
-        apply(spark, sink, ROTATED, 2)
-    assert found(server) == [] and len(asked(f"SELECT * FROM {SCHEMA}.spark_kept")) == len(IDS)
-    asked(f"DROP TRIGGER {DATABASE}.no")
-    with life(server) as sink:
-        assert apply(spark, sink, ROTATED, 2).findings == () and sink.commit_ts == 30
-    assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
-    assert asked(f"SELECT id, note FROM {DATABASE}.t WHERE id > 0 ORDER BY id") == [(i, f"of {i}") for i in IDS]
-    assert asked(f"SELECT * FROM {SCHEMA}.spark_kept") == []
-
-
 def part_of(handle: int, parts: int) -> int:
     """The part that the row with this handle is in."""
     row = pa.Table.from_pylist([event(0, None, {1: handle, 2: handle})], schema=ROW_EVENT)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -178,6 +179,12 @@ class _OpBuilder(TableBuilder):
         self._piece = piece
         self._names = [c.name for c in self.columns]
 
+    def _assigned(self, images: pa.RecordBatch) -> pa.BinaryArray:
+        """For each image the settings of an UPDATE."""
+        cells = self._cells(images, self.changed)
+        leads = [f"{quote_name(c.name)}=".encode() for c in self.changed]
+        return join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]] + [b""], b"")
+
     def texts(self, *, safe: bool) -> list[tuple[OpText, ...]]:
         """Those of every operation."""
         piece = self._piece
@@ -232,11 +239,11 @@ class _OpBuilder(TableBuilder):
         head = f"UPDATE {table_name(self.table.schema, self.table.name)} SET ".encode()
         for match in matches(self.table, self._old(), self._piece.versions):
             if isinstance(match, ByKey):
-                conditions, tail, key = self.sought_by_key(match), b"", match.key
+                conditions, tail, key = self._by_conditions(match.key, match.rows.images, b"", b""), b"", match.key
             else:
                 conditions, tail, key = self._sought_by_columns(match), b" LIMIT 1", ()
             form = Form(head, tail, Effect.CHANGES, self._shape(head, Effect.CHANGES, (), key), 1, updates=True)
-            settings = self.assigned(new.take(pa.array(match.rows.events)))
+            settings = self._assigned(new.take(pa.array(match.rows.events)))
             texts = pc.binary_join_element_wise(settings, conditions, pa.scalar(_WHERE, pa.binary())).to_pylist()
             begins = (pc.binary_length(settings).to_numpy() + len(_WHERE)).tolist()
             found |= zip(match.rows.events.tolist(), map(partial(OpText, form), texts, begins), strict=True)

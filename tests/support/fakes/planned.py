@@ -1,9 +1,8 @@
-"""The plans of a part of a span whose statements are given: the same for deletes and writes; nothing is skipped, and no row moves in place."""
+"""The plans of a part of a span whose statements are given: the same for deletes and writes; nothing is skipped."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.sinks.mysql.moves import RowMove
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 
@@ -16,8 +15,5 @@ class Planned:
 
     def deletes(self) -> Iterator[Statement]:
         return iter(self.statements)
-
-    def moves(self) -> Iterator[RowMove]:
-        return iter(())
 
     writes = deletes
