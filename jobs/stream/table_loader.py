@@ -44,9 +44,9 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import leased
+from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begun, connect
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import tables_in
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -522,13 +522,13 @@ class TableLoader:
 
     def _asked(self, ask: Callable[[Session], T]) -> T:
         for attempt in retrying(self._policy):
-            with attempt, begun(self._connect, attempt) as session:
+            with attempt, session_for(self._connect, attempt) as session:
                 answer = ask(session)
         return answer
 
     def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
         for attempt in retrying(self._policy):
-            with attempt, leased(self._connect, held, attempt) as session:
+            with attempt, fenced(self._connect, held, attempt) as session:
                 work(session)
 
     def _connect(self) -> Session:

@@ -43,13 +43,13 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import leased
+from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begun, connect
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import databases_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -277,9 +277,9 @@ class Bootstrap:
             return [*found.unfinished, *found.others]
         return [*found.tables, *found.others]
 
-    def _ask(self, question: Callable[[Session], T]) -> T:
+    def _ask(self, question: Callable[[Session], T], sessions: KeptSessions | None = None) -> T:
         for attempt in retrying(self._policy):
-            with attempt, begun(self._sessions.use, attempt) as session:
+            with attempt, session_for((sessions or self._sessions).use, attempt) as session:
                 answer = question(session)
         return answer
 
@@ -540,14 +540,11 @@ class Bootstrap:
         return TargetTables(session, self._apply, self._lease)
 
     def _with_tables(self, work: Callable[[TargetTables], T]) -> T:
-        for attempt in retrying(self._policy):
-            with attempt, begun(self._ddl_sessions.use, attempt) as session:
-                done = work(self._target_tables(session))
-        return done
+        return self._ask(lambda session: work(self._target_tables(session)), self._ddl_sessions)
 
     def _transact(self, work: Callable[[Session], T]) -> T:
         for attempt in retrying(self._policy):
-            with attempt, leased(self._sessions.use, self._lease, attempt) as session:
+            with attempt, fenced(self._sessions.use, self._lease, attempt) as session:
                 done = work(session)
         return done
 

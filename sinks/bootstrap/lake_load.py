@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,11 @@ from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, Attempt, RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begun
+from pyspark_tidb_binlog.sinks.mysql.session import Session, session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
 
 FEW_ROWS = 100_000
 """Up to so many, a table is read in this process."""
@@ -150,7 +149,7 @@ class _UpstreamThen:
             for batch in batches:
                 for within in (one for number in batch.column(0).to_pylist() for one in tasks[number]):
                     for attempt in retrying(FEW):
-                        with attempt, begun(partial(source.at, ts, sessions), attempt) as session:
+                        with attempt, session_for(partial(source.at, ts, sessions), attempt) as session:
                             written = list(mirror.written(session, within, lambda: False))
                     yield from map(row_of, written)
 
@@ -170,7 +169,7 @@ class _UpstreamThen:
         return retrying(RetryPolicy(pause=self._pause))
 
     def _at(self, attempt: Attempt) -> AbstractContextManager[Session]:
-        return begun(partial(self._source.at, self._ts, self._sessions), attempt)
+        return session_for(partial(self._source.at, self._ts, self._sessions), attempt)
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

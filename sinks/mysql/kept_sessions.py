@@ -4,7 +4,7 @@ Promises: a session is used for one piece of work at a time, in the process that
 for its current database (``Session.database``). It is kept only after a use without any error, without an open transaction, and while it is younger than
 ``KEPT_SECONDS`` and half of ``spark.lease-timeout``; otherwise it is closed. So it never outlives the server's ``wait_timeout``, even if the process was
 suspended, and a target that moved to another address, or whose settings changed, is noticed after that time. If the server closed it earlier, the first
-statement of its next use fails and that use gets a new session (``session.run_retried``). Checks that guard a transaction (``lease.check``) run in each
+statement of its next use fails and that use gets a new session (``session.session_for``). Checks that guard a transaction (``lease.check``) run in each
 use, not when the session opens.
 """
 

@@ -1,6 +1,6 @@
 """The target as one life of a Drainer, or a replay, writes to it: kept sessions, and transactions that check its lease first. [db]
 
-Promises: nothing of a ``transaction`` is committed unless the lease is ours at that moment (``sinks.mysql.lease``).
+Promises: nothing that is ``fenced`` is committed unless the lease is ours at that moment (``sinks.mysql.lease``).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
 
 
 @contextmanager
-def leased(sessions: Sessions, held: Lease, attempt: Attempt) -> Iterator[Session]:
+def fenced(sessions: Sessions, held: Lease, attempt: Attempt) -> Iterator[Session]:
     """A session in a transaction that has checked ``held``, and is committed unless the block fails.
 
     Raises:
@@ -79,11 +79,11 @@ class LeasedTarget:
 
     def session(self, attempt: Attempt) -> AbstractContextManager[Session]:
         """A session without a transaction and without a look at the lease."""
-        return begun(self.sessions.use, attempt)
+        return session_for(self.sessions.use, attempt)
 
-    def transaction(self, attempt: Attempt) -> AbstractContextManager[Session]:
-        """As ``leased``, with this life's lease."""
-        return leased(self.sessions.use, self.lease, attempt)
+    def fenced(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """As ``fenced``, with this life's lease."""
+        return fenced(self.sessions.use, self.lease, attempt)
 
     def close(self) -> None:
         """Close the sessions and release the lease; safe to call twice."""

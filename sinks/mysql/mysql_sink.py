@@ -45,12 +45,12 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, Attempt, TransientError, patient, retrying
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, begun, connect, transaction
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, session_for, transaction
+from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
@@ -106,10 +106,7 @@ class MySQLSink(Sink):
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
-                recorded, there = self._read_record(session)
-        found, choice = record.counts(recorded, there)
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.session(attempt) as session:
+                found, choice = record.counts(*self._read_record(session))
                 open_upto = self._open_upto(session, found.commit_ts) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
         for attempt in self._leased.retrying():
@@ -121,14 +118,16 @@ class MySQLSink(Sink):
         moved = AppliedJobs(version) if found.known and not choice.ours else None
         begins = not found.known or moved is not None or not doubt.ours
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 self._forget_beyond(session, until_ts, moved, consistent=found.consistent, begins=begins)
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
-                self._go_on_safely(session, doubt.why or choice.words)
+            with attempt, self._leased.fenced(attempt) as session:
                 self._remove_stale_marks(session)
+                bounds = progress.safe_bounds(session, self._cluster_id, record.commit_ts, self._settings.checkpoint_schema)
                 applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
+        if bounds.end_ts:
+            self._safe.begin(bounds, doubt.why or choice.words or "an earlier life of this Drainer began it")
         if not found.known:
             # Filled by a dump or a copy, with what was visible then.
             applied = applied.covering(record.commit_ts, history())
@@ -204,12 +203,6 @@ class MySQLSink(Sink):
         """As ``progress.recorded_beyond``."""
         return progress.recorded_beyond(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema, around=around)
 
-    def _go_on_safely(self, session: Session, why: str) -> None:
-        """Begin safe mode, or continue that of an earlier life."""
-        bounds = progress.safe_bounds(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema)
-        if bounds.end_ts:
-            self._safe.begin(bounds, why or "an earlier life of this Drainer began it")
-
     def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
@@ -244,7 +237,7 @@ class MySQLSink(Sink):
             return ()
         with self._record.one_at_a_time:
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     found = set_sequences(session, setvals)
         new = [one for one in found if one.table not in self._unset]
         self._unset |= {one.table for one in new}
@@ -255,47 +248,43 @@ class MySQLSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Plan and write in one transaction of the driver (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            for attempt in retrying(self._retry_policy, OUTDATED):
+            for attempt in self._tables.fitting():
                 with attempt:
-                    self._forget_outdated(attempt)
-                    fitted, safe = self._fitted(step, rows, attempt)
-                    written = self._apply_at_once(rows, fitted.step, safe, clock, attempt)
+                    fitted, safe = self._fitted(step, rows)
+                    written = self._apply_at_once(rows, fitted.step, safe, clock)
             self._record.note_sync_point(step.applied)
             return self._tables.settled(fitted, written)
 
-    def _fitted(
-        self, step: RowsStep, rows: pa.Table | None, attempt: Attempt, *, by_rows: bool = False
-    ) -> tuple[FittedStep, SafeSpan | None]:
+    def _fitted(self, step: RowsStep, rows: pa.Table | None, *, by_rows: bool = False) -> tuple[FittedStep, SafeSpan | None]:
         """``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
 
         ``by_rows``: it is written row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
         """
-        how = None
-        if self._safe.applies(step.after_ts):
-            with self._leased.session(attempt) as session:
-                step, how = self._safe.prepared(session, step, self._history())
-        concerned = concerned_by(step, rows)
-        known = self._tables.kept(concerned)
-        if known is None:
-            with self._leased.session(attempt) as session:
-                known = self._tables.read(session, concerned)
-        fitted = self._tables.fit(step, concerned, known, how.superseded if how else (), keyed=by_rows == (how is not None))
-        if how is not None:
+        here, how, concerned, safely = step, None, concerned_by(step, rows), self._safe.applies(step.after_ts)
+        known = None if safely else self._tables.kept(concerned)
+        for attempt in self._leased.retrying() if known is None else ():
+            with attempt, self._leased.session(attempt) as session:
+                if safely:
+                    here, how = self._safe.prepared(session, step, self._history())
+                    concerned = concerned_by(here, rows)
+                known = self._tables.kept(concerned)
+                if known is None:
+                    known = self._tables.read(session, concerned)
+        assert known is not None
+        fitted = self._tables.fit(here, concerned, known, how.superseded if how else (), keyed=by_rows == safely)
+        if safely:
             self._safe.name_reset(fitted.step.tables.values())
         return fitted, how
 
-    def _forget_outdated(self, attempt: Attempt) -> None:
-        if attempt.refused is not None:
-            _log.info("a table of the target has changed since its structure was read; it is read again: %s", attempt.refused)
-            self._tables.forget()
-
-    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock, attempt: Attempt) -> Written:
+    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
             plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
         if not (plan.deletes or plan.writes) and self._record.put_off(step):
             return Written()
-        with clock.timed(Stage.APPLY, "write"), transaction(self._leased.sessions.use, attempt) as session:
-            findings = self._write_rows(session, plan, step)
+        with clock.timed(Stage.APPLY, "write"):
+            for attempt in self._leased.retrying():
+                with attempt, transaction(self._leased.sessions.use, attempt) as session:
+                    findings = self._write_rows(session, plan, step)
         failpoints.point("after-downstream-commit")
         self._record.stands_at(step.upto_ts, step.applied)
         return Written(plan.counts.deleted + plan.counts.written, findings)
@@ -336,26 +325,21 @@ class MySQLSink(Sink):
             if not self._record.consistent:
                 # Said before anything about the target's tables, which may be those of the other filters.
                 for attempt in self._leased.retrying():
-                    with attempt, self._leased.transaction(attempt) as session:
-                        self._require_same_filters(session, step)
-            for attempt in retrying(ONCE, OUTDATED):
+                    with attempt, self._leased.fenced(attempt) as session:
+                        span, schema = (step.after_ts, step.upto_ts), self._settings.checkpoint_schema
+                        progress.require_same_filters(session, self._cluster_id, *span, schema, self._filters)
+            for attempt in self._tables.fitting():
                 with attempt:
                     before = attempt.refused.written if isinstance(attempt.refused, PartsOutdated) else Written()
-                    self._forget_outdated(attempt)
                     written = before.plus(self._apply_in_parts(events, step, skipped_ts, clock))
             return written
 
-    def _require_same_filters(self, session: Session, step: RowsStep) -> None:
-        progress.require_same_filters(
-            session, self._cluster_id, step.after_ts, step.upto_ts, self._settings.checkpoint_schema, self._filters
-        )
-
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         self._record.catch_up()
+        fitted, safe = self._fitted(step, None)
         for attempt in self._leased.retrying():
-            with attempt:
-                fitted, safe = self._fitted(step, None, attempt)
-                begun = self._begin_span(fitted.step, events.parts, safe, attempt)
+            with attempt, self._leased.fenced(attempt) as session:
+                begun = self._begin_span(session, fitted.step, events.parts, safe)
         written = Written()
         if begun:
             self._record.consistent = False
@@ -364,21 +348,19 @@ class MySQLSink(Sink):
             failpoints.point("after-downstream-commit")
         self._record.stands_at(step.upto_ts, step.applied)
         self._record.consistent = True
-        if begun:
-            self._record.note_sync_point(step.applied)
+        self._record.note_sync_point(step.applied)
         return self._tables.settled(fitted, written)
 
-    def _begin_span(self, step: RowsStep, parts: int, safe: SafeSpan | None, attempt: Attempt) -> bool:
+    def _begin_span(self, session: Session, step: RowsStep, parts: int, safe: SafeSpan | None) -> bool:
         """Record that ``step`` is applied in parts from now on; False: it is in the target already."""
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        with self._leased.transaction(attempt) as session:
-            if not self._record.next_is(session, step):
-                return False
-            progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, self._filters)
-            if safe is not None and not self._safe.open_at(step.after_ts):
-                # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
-                progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)
-            self._record.save(session, step.after_ts, step.applied, consistent=False)
+        if not self._record.next_is(session, step):
+            return False
+        progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, self._filters)
+        if safe is not None and not self._safe.open_at(step.after_ts):
+            # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
+            progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)
+        self._record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
     def _write_span(
@@ -398,21 +380,21 @@ class MySQLSink(Sink):
             self._settings.loopback_control,
         )
         to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, events.parts)
-        written, lost = Written(), -1
-        while lost:
+        written = Written()
+        while True:
             done = self._apply_phases(events, how, to, clock)
             written = written.plus(done.written)
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     lost = self._end_span(session, step, to.parts, done.phases)
-            if lost:
-                _log.warning(
-                    "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
-                    "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
-                    lost,
-                    *how.span,
-                )
-        return written
+            if not lost:
+                return written
+            _log.warning(
+                "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
+                "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
+                lost,
+                *how.span,
+            )
 
     def _end_span(self, session: Session, step: RowsStep, parts: int, answered: frozenset[tuple[int, str]]) -> int:
         """How many parts the target lacks that it has answered; if none, the span is closed."""
@@ -464,7 +446,7 @@ class MySQLSink(Sink):
             self._tables.forget()
             with self._watched():
                 for attempt in retrying(policy):
-                    with attempt, begun(self._ddl_sessions.use, attempt, partial(begin_ddl, schema)) as session:
+                    with attempt, session_for(self._ddl_sessions.use, attempt, partial(begin_ddl, schema)) as session:
                         # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
                         record.locked_ts(session, record.commit_ts, step.commit_ts)
                         save, since = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)

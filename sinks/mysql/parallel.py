@@ -48,7 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
 
@@ -203,7 +203,7 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
     while True:
         # Not in a transaction that is begun for it: with a mark, each look would write.
         for attempt in retrying(patient(to.apply.retry_seconds)):
-            with attempt, begun(_sessions(to), attempt) as session:
+            with attempt, session_for(_sessions(to), attempt) as session:
                 lease.check_unlocked(session, to.lease)
                 done = _all_deleted(session, to, skipped)
         if done or retries.over:

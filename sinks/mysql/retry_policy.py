@@ -1,4 +1,4 @@
-"""Which errors of the target are transient, and how long they are retried. Pure except for the pause.
+"""Which errors of the target are transient, and how long they are retried. Pure except for the pause and the log.
 
     for attempt in retrying(policy):
         with attempt:
@@ -148,9 +148,6 @@ class RetryPolicy:
     tell: Callable[[TransientError | None], None] = lambda error: None
     """Called with the error before each pause, and with None once the operation succeeds."""
 
-    in_vain: Callable[[RetryableApplyError], bool] = lambda error: False
-    """Whether no retry mends this error."""
-
     def gives_up(self, attempt: int, elapsed: float) -> bool:
         """Whether to stop after the failure of attempt number ``attempt`` (from 0), ``elapsed`` seconds after the first attempt began."""
         return attempt >= self.retries and elapsed >= self.seconds
@@ -175,43 +172,45 @@ ONCE = RetryPolicy(retries=0)
 
 @dataclass(slots=True)
 class Attempt:
-    """One try after the other. Its block swallows an error after which another try follows."""
+    """One try after the other. Its block swallows an error after which another try follows: code behind the block also runs after a failed try."""
 
     policy: RetryPolicy
     once: Collection[int] = ()
     """Errors that are no transient ones, after the first of which another try follows at once."""
-    number: int = 0
+    errors: int = field(default=0, init=False)
     """Transient errors so far."""
-    patience: int = 1
+    patience: int = field(default=1, init=False)
     """Factor for the read timeout: twice the last one after a read timeout, because with the same timeout no try might ever succeed."""
-    refused: ApplyError | None = None
+    refused: ApplyError | None = field(default=None, init=False)
     """The one of ``once`` that has come."""
-    failed: bool = False
-    began: float = field(default_factory=time.monotonic)
-    since: float = field(default_factory=time.time)
+    again: bool = field(default=False, init=False)
+    """Whether another try follows."""
+    began: float = field(default_factory=time.monotonic, init=False)
+    since: float = field(default_factory=time.time, init=False)
 
     def __enter__(self) -> Self:
-        self.failed = False
+        self.again = False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            if self.number:
+            if self.errors:
                 self.policy.tell(None)
         elif isinstance(error, RetryableApplyError):
-            self.failed = not (self.policy.in_vain(error) or self.policy.gives_up(self.number, time.monotonic() - self.began))
-            if self.failed:
+            self.again = not self.policy.gives_up(self.errors, time.monotonic() - self.began)
+            if self.again:
                 self._wait(error)
         elif isinstance(error, ApplyError) and error.errno in self.once and self.refused is None:
-            self.refused, self.failed = error, True
-        return self.failed
+            # The traceback would keep the rows of the try.
+            self.refused, self.again = error.with_traceback(None), True
+        return self.again
 
     def _wait(self, error: RetryableApplyError) -> None:
-        wait = BACKOFF.pause(self.number)
-        self.number += 1
+        wait = BACKOFF.pause(self.errors)
+        self.errors += 1
         if timed_out(error.errno, error.words):
             self.patience = min(self.patience * 2, _MOST_PATIENCE)
-        _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", self.number, wait, error)
+        _log.warning("attempt %d on the target failed, retrying in %.2f s: %s", self.errors, wait, error)
         self.policy.tell(TransientError(what_is_wrong(error), self.since))
         self.policy.pause(wait)
 
@@ -223,7 +222,7 @@ def retrying(policy: RetryPolicy, once: Collection[int] = ()) -> Iterator[Attemp
     attempt = Attempt(policy, once)
     while True:
         yield attempt
-        if not attempt.failed:
+        if not attempt.again:
             return
 
 

@@ -402,7 +402,7 @@ def begin_ddl(schema: str, session: Session) -> None:
 
 
 @contextmanager
-def begun(sessions: Sessions, attempt: Attempt, first: Callable[[Session], None] = begin_use) -> Iterator[Session]:
+def session_for(sessions: Sessions, attempt: Attempt, first: Callable[[Session], None] = begin_use) -> Iterator[Session]:
     """A session whose use has begun with ``first``. A kept session that fails in it is replaced, because nothing was sent before."""
     while True:
         with sessions() as session:
@@ -416,7 +416,7 @@ def begun(sessions: Sessions, attempt: Attempt, first: Callable[[Session], None]
 @contextmanager
 def transaction(sessions: Sessions, attempt: Attempt) -> Iterator[Session]:
     """A session in a transaction, which is committed unless the block fails."""
-    with begun(sessions, attempt, Session.begin) as session:
+    with session_for(sessions, attempt, Session.begin) as session:
         yield session
         session.commit()
 

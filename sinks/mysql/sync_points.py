@@ -8,8 +8,8 @@ import logging
 import time
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -25,15 +25,15 @@ class SyncPoints:
         self._next_at = 0.0
         self._told = False
 
-    def due(self, sessions: Sessions, retry_policy: RetryPolicy) -> int:
+    def due(self, target: LeasedTarget) -> int:
         """The target's timestamp; 0: it is not due, or the target has none."""
         if time.monotonic() < self._next_at:
             return 0
         self._next_at = time.monotonic() + _SECONDS
         why = f"{_ASK} shows none"
         try:
-            for attempt in retrying(retry_policy):
-                with attempt, begun(sessions, attempt) as session:
+            for attempt in target.retrying():
+                with attempt, target.session(attempt) as session:
                     found = _position(session)
         except RetryableApplyError:
             raise

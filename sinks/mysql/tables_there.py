@@ -7,7 +7,7 @@ With ``on-finding = stop`` it raises ``FindingError`` before anything of the ste
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +25,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, Attempt, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import Structures, TableName, TargetTable, is_absent
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, Structures, TableName, TargetTable, is_absent
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
 
 _log = logging.getLogger(__name__)
@@ -47,12 +48,8 @@ class ConcernedTable:
     """-1 = not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTables:
-    """What the target has of the tables that are concerned."""
-
-    there: Mapping[TableName, TargetTable]
-    absent: frozenset[TableName] = frozenset()
+Known = Mapping[TableName, TargetTable | None]
+"""What the target has of the tables that are concerned; None: no such table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +57,8 @@ class FittedStep:
     """A step for the tables as they are at the target."""
 
     step: RowsStep
-    missing: tuple[Finding, ...] = ()
-    """Tables that the target lacks."""
-    inexact: tuple[Finding, ...] = ()
-    """Columns that change values, and that were not reported before."""
+    findings: tuple[Finding, ...] = ()
+    """Tables that the target lacks, and columns that change values and were not reported before."""
 
 
 class TablesThere:
@@ -85,24 +80,30 @@ class TablesThere:
         """Read the tables again when they are needed."""
         self._structures.forget()
 
-    def kept(self, concerned: Sequence[ConcernedTable]) -> KnownTables | None:
-        """What is known of the tables; None: they are to be read."""
-        found = self._structures.kept([_name(one.table) for one in concerned])
-        return None if found is None else KnownTables(found)
+    def fitting(self) -> Iterator[Attempt]:
+        """Yield an attempt, and another one with the tables read again if a table was changed meanwhile. In parts, what a part has marked as done stays."""
+        for attempt in retrying(ONCE, OUTDATED):
+            if attempt.refused is not None:
+                _log.info("a table of the target has changed since its structure was read; it is read again: %s", attempt.refused)
+                self.forget()
+            yield attempt
 
-    def read(self, session: Session, concerned: Sequence[ConcernedTable]) -> KnownTables:
+    def kept(self, concerned: Sequence[ConcernedTable]) -> Known | None:
+        """What is known of the tables; None: they are to be read."""
+        return self._structures.kept([_name(one.table) for one in concerned]) if concerned else {}
+
+    def read(self, session: Session, concerned: Sequence[ConcernedTable]) -> Known:
         """Ask the target for the tables."""
         names = [_name(one.table) for one in concerned]
         found = self._structures.of(session, names)
-        absent = frozenset(name for name in names if name not in found and is_absent(session, *name))
         self._dialect = dialect_of(session, self._settings)
-        return KnownTables(found, absent)
+        return found | {name: None for name in names if name not in found and is_absent(session, *name)}
 
     def fit(
         self,
         step: RowsStep,
         concerned: Sequence[ConcernedTable],
-        known: KnownTables,
+        known: Known,
         superseded: Collection[int] = (),
         *,
         keyed: bool = True,
@@ -122,34 +123,33 @@ class TablesThere:
         """
         tables, findings, inexactly = dict(step.tables), list[Finding](), list[Finding]()
         for one in concerned:
-            if _name(one.table) in known.absent:
+            if _name(one.table) not in known:
+                continue  # made between two queries, or hidden from the account: the server will say
+            there = known[_name(one.table)]
+            if there is None:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
-                tables[one.table.table_id] = self._fitting(one, known.there, keyed)
+                tables[one.table.table_id] = self._fitted(one, there, keyed)
                 if one.table.table_id not in superseded:
-                    inexactly += self._inexact(one, known.there)
+                    inexactly += self._inexact(one, there)
         if (findings or inexactly) and self._settings.on_finding == "stop":
             way_out = "to continue without these rows and record this" if findings else "to continue and record this"
             raise FindingError(
                 f"{in_words((findings or inexactly)[0], self._settings.log_row_data)}. Nothing of this transaction is committed. Repair the target and start again; or, {way_out}, set "
                 "spark.on-finding = record"
             )
-        if all(tables.get(i) is table for i, table in step.tables.items()):
-            return FittedStep(step, inexact=tuple(inexactly))
-        gone = step.gone | (step.tables.keys() - tables.keys())
-        return FittedStep(replace(step, tables=tables, gone=gone), tuple(findings), tuple(inexactly))
+        if any(tables.get(i) is not table for i, table in step.tables.items()):
+            step = replace(step, tables=tables, gone=step.gone | (step.tables.keys() - tables.keys()))
+        return FittedStep(step, (*findings, *inexactly))
 
     def settled(self, fitted: FittedStep, written: Written) -> Written:
         """``written`` with the findings of the tables, which are reported by that: a column that changes values is reported once."""
-        self._told |= {(one.table, one.words) for one in fitted.inexact}
-        return Written(written.rows, fitted.missing + fitted.inexact + written.findings)
+        self._told |= {(one.table, one.words) for one in fitted.findings}
+        return Written(written.rows, fitted.findings + written.findings)
 
-    def _fitting(self, one: ConcernedTable, known: Mapping[TableName, TargetTable], keyed: bool) -> TableAt:
+    def _fitted(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> TableAt:
         table = one.table
-        there = known.get(_name(table))
-        if there is None:
-            return table  # made between two queries, or hidden from the account: the server will say
         found = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
         if isinstance(found, Misfit):
             raise _refused(one, found.why)
@@ -164,11 +164,9 @@ class TablesThere:
             asked = self._asked[_name(table)] = table.info, there, met
         return asked[2]
 
-    def _inexact(self, one: ConcernedTable, known: Mapping[TableName, TargetTable]) -> list[Finding]:
+    def _inexact(self, one: ConcernedTable, there: TargetTable) -> list[Finding]:
         """Columns of a table that change values in silence, and that nothing was said of yet. A frozen one is as the refused DDL left it."""
-        there, label = known.get(_name(one.table)), table_name(one.table.schema, one.table.name)
-        if there is None:
-            return []
+        label = table_name(one.table.schema, one.table.name)
         found, folded = self._looked(one.table, there)
         if not one.table.frozen and (keys := [column.words for column in found if column.key]):
             raise _refused(one, f"its key identifies rows, and {keys[0]}")

@@ -100,7 +100,7 @@ class TargetRecord:
                 with attempt, self._leased.session(attempt) as session:
                     progress.ensure_checkpoint(session, held.schema, self.table)
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     carry_out(session, move, config, held)
         self._beside = move.beside or self._beside
 
@@ -126,7 +126,7 @@ class TargetRecord:
     def save_first(self, applied: AppliedJobs) -> None:
         """The target has no record: make one."""
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 self.locked_ts(session, 0, self.commit_ts)
                 self.save(session, self.commit_ts, applied, consistent=True)
 
@@ -208,7 +208,7 @@ class TargetRecord:
             if late.recorded_ts >= self.commit_ts:
                 return
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     if self._lock(session) == late.recorded_ts:
                         self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
             late.saved(self.commit_ts, late.applied)
@@ -218,7 +218,7 @@ class TargetRecord:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
         if self._sync_points is None or not self.consistent or self._safe.open_at(self.commit_ts):
             return
-        secondary_ts = self._sync_points.due(self._leased.sessions.use, self._leased.retry_policy)
+        secondary_ts = self._sync_points.due(self._leased)
         if secondary_ts:
             self.catch_up()
             self._sync_point = SyncPoint(self.commit_ts, secondary_ts)
@@ -227,7 +227,7 @@ class TargetRecord:
 
     def _save_again(self, applied: AppliedJobs, policy: RetryPolicy) -> None:
         for attempt in retrying(policy):
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 self.locked_ts(session, self.commit_ts, self.commit_ts)
                 self.save(session, self.commit_ts, applied, consistent=self.consistent)
 

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begun, connect
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
 from pyspark_tidb_binlog.sinks.past.undo_plan import NO_KEY, TableUndo, UndoPlan, places_of
@@ -70,7 +70,7 @@ def undone(plan: UndoPlan, target: TargetConfig) -> Undone:
     known: list[Left] = [{} for _ in plan.nets]
     while True:
         for attempt in retrying(FEW):
-            with attempt, begun(partial(connect, target, ApplyConfig()), attempt, _begin) as session:
+            with attempt, session_for(partial(connect, target, ApplyConfig()), attempt, _begin) as session:
                 tables = zip(plan.tables(session.flavour), map(dict, known), strict=True)
                 done = _attempt(session, [_TableAttempt(session, *one) for one in tables])
         if isinstance(done, Undone):

@@ -40,7 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
-from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LanePart, LaneRecord, RowWriter
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -252,7 +252,7 @@ class RelayReplay(RowSink):
             return left.done[0]
         schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 self._record.locked_ts(session, self.commit_ts, self.commit_ts)
                 self._mark(session, point)
                 row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), plan, 1, schema, safe=True)
@@ -302,7 +302,7 @@ class RelayReplay(RowSink):
         batch = operations_named(ops, tables)
         statements = OpStatements(batch, self._limits, self._flavour, safe=True)
         writer = RowWriter(statements, keys_of(batch).lists(), self._settings, self._leased.lease)
-        found = record.write(writer, range(len(batch)), LanePart(before=before), self._leased.sessions.use, self._retry_policy)
+        found = record.write(writer, range(len(batch)), self._leased.sessions.use, self._retry_policy, before=before)
         for finding in found:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
         done.findings += found
@@ -400,7 +400,7 @@ class RelayReplay(RowSink):
     def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
         """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 self._note(session, commit_ts, done, next_ddl)
         self._is_at(commit_ts, done)
 

@@ -270,7 +270,7 @@ class MySQLReplay:
         schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
         tried = False
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 found = row_progress.load_any(session, CLUSTER, schema)
                 # If the answer to an attempt was lost, it may have ended the record.
                 if not (tried and (found is None or found.plan == _REST)):
@@ -474,7 +474,7 @@ class MySQLReplay:
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
         span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
         for attempt in self._leased.retrying():
-            with attempt, self._leased.transaction(attempt) as session:
+            with attempt, self._leased.fenced(attempt) as session:
                 if not self._says(session, (*span, plan)):
                     self._require_last(session)
                 row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)

@@ -7,7 +7,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begin_use, begun, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begin_use, session_for, transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ def run_transaction(sessions: Sessions, work: Callable[[Session], T], policy: Re
 
 def run_retried(sessions: Sessions, work: Callable[[Session], T], policy: RetryPolicy, first: Callable[[Session], None] = begin_use) -> T:
     for attempt in retrying(policy):
-        with attempt, begun(sessions, attempt, first) as session:
+        with attempt, session_for(sessions, attempt, first) as session:
             done = work(session)
     return done
 

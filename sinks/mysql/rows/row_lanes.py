@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.op_run import SKIPPING, as_expected, closely
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
 
 
@@ -40,12 +40,16 @@ class RowWriter:
     way_out: str = SKIPPING
     """As for ``closely``."""
 
-    def runs(self, session: Session, places: Sequence[int]) -> Iterator["OperationRun"]:
-        """Yield what runs the operations in the open transaction of ``session``; again, after a rollback, if they had not their expected effects.
+    def joined(self, places: Sequence[int]) -> Sequence[JoinedOps]:
+        """The statements of these operations, if each has its expected effect."""
+        return self.operations.joined(places, self.keys)
+
+    def runs(self, session: Session, places: Sequence[int], statements: Sequence[JoinedOps]) -> Iterator["OperationRun"]:
+        """Yield what runs the operations in the open transaction of ``session``; again, after a rollback, if an effect is not the expected one.
 
         The block does everything that belongs to the transaction.
         """
-        run = OperationRun(self, session, places)
+        run = OperationRun(self, session, places, statements)
         yield run
         if run.doubtful:
             session.rollback()
@@ -53,41 +57,32 @@ class RowWriter:
             yield run
 
 
+@dataclass(slots=True)
 class OperationRun:
     """Operations of one transaction."""
 
-    def __init__(self, writer: RowWriter, session: Session, places: Sequence[int]) -> None:
-        self._writer = writer
-        self._session = session
-        self._places = places
-        self.doubtful = False
-        """Whether they are to be run one by one."""
-        self.findings: tuple[Finding, ...] = ()
+    writer: RowWriter
+    session: Session
+    places: Sequence[int]
+    statements: Sequence[JoinedOps]
+    doubtful: bool = field(default=False, init=False)
+    """Whether they are to be run one by one."""
+    findings: tuple[Finding, ...] = field(default=(), init=False)
 
-    def execute(self) -> None:
-        """Run the operations; the second time one by one."""
-        writer, operations = self._writer, self._writer.operations
+    def execute(self) -> bool:
+        """Run the operations, the second time one by one; False: they are to be run a second time."""
+        operations = self.writer.operations
         if self.doubtful:
-            self.findings = closely(self._session, writer.settings, operations, self._places, writer.way_out)
-        else:
-            noted = any(place in operations.noted for place in self._places)
-            self.doubtful = noted or not as_expected(self._session, operations.joined(self._places, writer.keys))
-
-
-@dataclass(frozen=True, slots=True)
-class LanePart:
-    """Operations of one lane that come next."""
-
-    number: int = 0
-    before: int = 0
-    """How many operations of the lane come before."""
-    ends: Sequence[int] = ()
-    """How many operations each lane must have done before."""
+            self.findings = closely(self.session, self.writer.settings, operations, self.places, self.writer.way_out)
+            return True
+        noted = any(place in operations.noted for place in self.places)
+        self.doubtful = noted or not as_expected(self.session, self.statements)
+        return not self.doubtful
 
 
 @dataclass(frozen=True, slots=True)
 class LaneRecord:
-    """Where the lanes of an open span are recorded."""
+    """Where the lanes of an open span are recorded, and their transactions."""
 
     cluster_id: int
     upto_ts: int
@@ -96,20 +91,31 @@ class LaneRecord:
     schema: str
 
     def write(
-        self, writer: RowWriter, places: Sequence[int], lane: "LanePart", sessions: Sessions, policy: RetryPolicy
+        self,
+        writer: RowWriter,
+        places: Sequence[int],
+        sessions: Sessions,
+        policy: RetryPolicy,
+        *,
+        lane: int = 0,
+        before: int = 0,
+        ends: Sequence[int] = (),
     ) -> tuple[Finding, ...]:
-        """Write the operations of ``lane`` in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
+        """Write operations of ``lane`` in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings.
+
+        ``before``: how many operations of the lane come before; ``ends``: how many each lane must have done.
+        """
+        statements, counts = writer.joined(places), (before, before + len(places))
         for attempt in retrying(policy):
             with attempt, transaction(sessions, attempt) as session:
-                for run in writer.runs(session, places):
+                for run in writer.runs(session, places, statements):
                     lease.check(session, writer.lease)
-                    if lane.ends:
-                        self.require_done(session, lane.ends)
-                    counts = (lane.before, lane.before + len(places))
-                    if not row_progress.advance(session, self.cluster_id, lane.number, self.upto_ts, self.plan, counts, self.schema):
+                    if ends:
+                        self.require_done(session, ends)
+                    if not row_progress.advance(session, self.cluster_id, lane, self.upto_ts, self.plan, counts, self.schema):
                         break
-                    run.execute()
-                    failpoints.point("before-rows-commit")
+                    if run.execute():
+                        failpoints.point("before-rows-commit")
         failpoints.point("after-rows-commit")
         return run.findings
 
@@ -207,8 +213,8 @@ class Lanes:
             here = places[at : at + count]
             begun = time.monotonic()
             # Later ones of the lane cannot be there without the first.
-            part = LanePart(lane, begin + at, () if at else behind)
-            findings += record.write(writer, here, part, self._sessions[lane].use, retry_policy)
+            sessions, ends = self._sessions[lane].use, () if at else behind
+            findings += record.write(writer, here, sessions, retry_policy, lane=lane, before=begin + at, ends=ends)
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
         return findings

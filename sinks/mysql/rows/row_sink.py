@@ -40,15 +40,13 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, TransientError, retrying
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, transaction
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED
-from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep
 from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -114,7 +112,7 @@ class RowSink(MySQLSink):
         left = self._open_lanes
         if left is None:
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     # A record that is not of an open span is of data from before the checkpoint was moved.
                     row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
             return opened
@@ -196,19 +194,15 @@ class RowSink(MySQLSink):
     def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         if self._rows.net_change and not self._is_open(step):
             return super().apply(rows, step, clock)
-        for attempt in retrying(ONCE, OUTDATED):
+        for attempt in self._tables.fitting():
             with attempt:
-                self._forget_outdated(attempt)
-                fitted = self._fitted_by_rows(step, rows)
+                # Without dispatch, transactions of the step may have been committed before one was refused.
+                here = replace(step, after_ts=self._record.commit_ts) if attempt.refused is not None else step
+                rows = rows_between(rows, here.after_ts, here.upto_ts) if here is not step else rows
+                fitted, _ = self._fitted(here, rows, by_rows=True)
                 self._look_again()
                 written = self._apply_operations(rows, fitted.step, clock)
         return self._tables.settled(fitted, written)
-
-    def _fitted_by_rows(self, step: RowsStep, rows: pa.Table) -> FittedStep:
-        for attempt in self._leased.retrying():
-            with attempt:
-                fitted, _ = self._fitted(step, rows, attempt, by_rows=True)
-        return fitted
 
     def _apply_operations(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         with clock.timed(Stage.PLAN):
@@ -276,16 +270,17 @@ class RowSink(MySQLSink):
         return findings
 
     def _write_atomic_rows(self, places: Sequence[int], writer: RowWriter, step: RowsStep) -> tuple[Finding, ...]:
+        statements = writer.joined(places)
         for attempt in self._leased.retrying():
             with attempt, transaction(self._leased.sessions.use, attempt) as session:
-                for run in writer.runs(session, places):
+                for run in writer.runs(session, places, statements):
                     lease.check(session, self._leased.lease)
                     if not self._record.next_is(session, step):
                         break
-                    run.execute()
-                    self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-                    failpoints.point("before-downstream-commit")
-                    failpoints.point("before-rows-commit")
+                    if run.execute():
+                        self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+                        failpoints.point("before-downstream-commit")
+                        failpoints.point("before-rows-commit")
         failpoints.point("after-rows-commit")
         return run.findings
 
@@ -295,15 +290,16 @@ class RowSink(MySQLSink):
         left = self._open_lanes if self._is_open(step) else None
         record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), how.text, self._settings.checkpoint_schema)
         begun = how.done is not None
-        for attempt in self._leased.retrying() if not begun else ():
-            with attempt, self._leased.transaction(attempt) as session:
-                begun = self._begin_lanes(session, record, how, step)
+        if not begun:
+            for attempt in self._leased.retrying():
+                with attempt, self._leased.fenced(attempt) as session:
+                    begun = self._begin_lanes(session, record, how, step)
         findings: tuple[Finding, ...] = ()
         if begun:
             self._record.consistent, self._interrupted = False, True
             findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * how.lanes, record)
             for attempt in self._leased.retrying():
-                with attempt, self._leased.transaction(attempt) as session:
+                with attempt, self._leased.fenced(attempt) as session:
                     self._end_lanes(session, record, how, step)
         self._interrupted = False
         rest = record.upto_ts > step.upto_ts

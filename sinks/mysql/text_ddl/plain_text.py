@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, begun
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
@@ -67,7 +67,7 @@ def execute_text(
     ddl = _TextDdl(retry_policy, database, query, flavour, record)
     try:
         for attempt in retrying(retry_policy):
-            with attempt, begun(sessions, attempt) as session:
+            with attempt, session_for(sessions, attempt) as session:
                 already = ddl.run(session)
         return already
     except (LeaseLost, CommitsLost, DdlUnrecorded):
@@ -138,23 +138,32 @@ class _TextDdl:
         return None
 
     def _note(self, session: Session, already: ApplyError | None) -> None:
-        def in_vain(error: RetryableApplyError) -> bool:
-            # A server that is read-only now may no longer be the one that the address leads to.
-            return connection_lost(error.errno) or (not self.once and read_only(error))
-
+        gone: RetryableApplyError | None = None
         try:
-            for attempt in retrying(replace(self._retry_policy, in_vain=in_vain)):
-                with attempt, in_transaction(session):
-                    self._record.note(session, already)
+            for attempt in retrying(self._retry_policy):
+                with attempt:
+                    gone = self._noted(session, already)
         except (LeaseLost, CommitsLost):
             raise
         except ApplyError as error:
             if error is already:
                 raise
-            if isinstance(error, RetryableApplyError) and in_vain(error):
-                self.unheard = str(error)
-                raise
             raise DdlUnrecorded(f"it was executed, but the target refuses its record: {error}", error.errno, error.words) from error
+        if gone is not None:
+            self.unheard = str(gone)
+            raise gone
+
+    def _noted(self, session: Session, already: ApplyError | None) -> RetryableApplyError | None:
+        """Record the DDL; the error after which this session cannot do it any more."""
+        try:
+            with in_transaction(session):
+                self._record.note(session, already)
+        except RetryableApplyError as error:
+            # A server that is read-only now may no longer be the one that the address leads to.
+            if connection_lost(error.errno) or (not self.once and read_only(error)):
+                return error
+            raise
+        return None
 
 
 _MADE = ("VIEW", "TABLE", "INDEX", "DATABASE", "SCHEMA", "SEQUENCE")
@@ -186,7 +195,7 @@ class WaitingViews:
             return True
         if self._waiting and {"CREATE", "RENAME"} & {t.word for t in significant(query)}:
             for attempt in retrying(self._retry_policy):
-                with attempt, begun(self._sessions, attempt) as session:
+                with attempt, session_for(self._sessions, attempt) as session:
                     self._try(session)
         return False
 

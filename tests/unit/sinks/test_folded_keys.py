@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import BLANKS, LETTERS, folded_keys, taken_for_one
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
-from pyspark_tidb_binlog.sinks.mysql.tables_there import KnownTables, TablesThere, concerned_by
+from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere, concerned_by
 from tests.support.plan_samples import NOT_NULL, TABLE_ID, column, index, table, text
 
 
@@ -188,13 +188,12 @@ def test_a_stream_that_stops_at_findings_stops() -> None:
     with pytest.raises(FindingError, match=r"K \(utf8mb4_general_ci there, bytes upstream\)"):
         tables.fit(step, concerned_by(step, None), KNOWN)
     tables, step = tables_and_step(replace(config, db_type="tidb"), UPSTREAM)
-    assert tables.fit(step, concerned_by(step, None), KNOWN).inexact == ()
+    assert tables.fit(step, concerned_by(step, None), KNOWN).findings == ()
 
 
 def tables_and_step(config: ApplyConfig, at: TableAt) -> tuple[TablesThere, RowsStep]:
     tables = TablesThere(config)
-    tables._dialect = HERE
     return tables, RowsStep(1, 9, 1, {TABLE_ID: at}, applied=AppliedJobs(0))
 
 
-KNOWN = KnownTables({("d", "t"): there("utf8mb4_general_ci")})
+KNOWN = {("d", "t"): there("utf8mb4_general_ci")}
