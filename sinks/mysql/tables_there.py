@@ -17,13 +17,12 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
-from pyspark_tidb_binlog.schemas.history import FoldedKeys, TableAt
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.exactness import Inexact, inexact
+from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, Attempt, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -31,9 +30,6 @@ from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, Structures, Tabl
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
 
 _log = logging.getLogger(__name__)
-
-Met = tuple[tuple[Inexact, ...], FoldedKeys | None]
-"""What was found of a table: columns that change values, and unique keys."""
 
 _BAD_FIELD = 1054
 
@@ -61,20 +57,40 @@ class FittedStep:
     """Tables that the target lacks, and columns that change values and were not reported before."""
 
 
+@dataclass(frozen=True, slots=True)
+class _TableFit:
+    """What was found of a table with this structure at the target."""
+
+    table: TableAt
+    there: TargetTable
+    keyed: bool
+    fitted: TableAt
+    inexact: tuple[str, ...]
+    """In words: columns that change values, and unique keys that take rows of the upstream for one."""
+    inexact_key: str
+    """The same of a column by which rows are found; empty: there is none."""
+
+
+_OWN_KEY = (
+    "the upstream does not have the target's unique key {}. A row that is written removes another row with the same value of this key, and a finding reports it. "
+    "Drop the key there, unless its values are unique upstream too"
+)
+
+
 class TablesThere:
     """What the target's tables are like, for one sink."""
 
     def __init__(self, settings: ApplyConfig) -> None:
         self._settings = settings
         self._structures = Structures()
-        self._said: set[tuple[str, tuple[str, ...]]] = set()
-        """What was logged: tables and the columns that are left out, the unique keys of their own, or the columns of keys that may be folded."""
+        self._logged: set[tuple[str, str]] = set()
+        """Tables, and what the log has said of them."""
         self._told: set[tuple[str, str]] = set()
-        """Tables, and what was a finding of their columns."""
+        """Tables, and what was a finding of them."""
         self._dialect = Dialect(Flavour.MARIADB)
         """Set by the first ``read``."""
-        self._asked: dict[TableName, tuple[TableInfo, TargetTable, Met]] = {}
-        """What was found of a table with this info and this structure."""
+        self._fits: dict[TableName, _TableFit] = {}
+        """The last one of each table."""
 
     def forget(self) -> None:
         """Read the tables again when they are needed."""
@@ -130,9 +146,10 @@ class TablesThere:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
             else:
-                tables[one.table.table_id] = self._fitted(one, there, keyed)
+                fit = self._fit(one, there, keyed)
+                tables[one.table.table_id] = fit.fitted
                 if one.table.table_id not in superseded:
-                    inexactly += self._inexact(one, there)
+                    inexactly += self._inexact(one, fit)
         if (findings or inexactly) and self._settings.on_finding == "stop":
             way_out = "to continue without these rows and record this" if findings else "to continue and record this"
             raise FindingError(
@@ -148,59 +165,46 @@ class TablesThere:
         self._told |= {(one.table, one.words) for one in fitted.findings}
         return Written(written.rows, fitted.findings + written.findings)
 
-    def _fitted(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> TableAt:
+    def _fit(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> "_TableFit":
         table = one.table
-        found = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
-        if isinstance(found, Misfit):
-            raise _refused(one, found.why)
-        self._say(found, left_out(table, found))
-        folded = self._looked(table, there)[1]
-        return found if folded == found.folded else replace(found, folded=folded)
+        known = self._fits.get(_name(table))
+        if known is not None and known.table == table and known.there is there and known.keyed is keyed:
+            return known
+        fitted = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
+        if isinstance(fitted, Misfit):
+            raise _refused(one, fitted.why)
+        columns, folded = inexact(table, there), folded_keys(table.info, there, self._settings, self._dialect)
+        if folded != fitted.folded:
+            fitted = replace(fitted, folded=folded)
+        label = table_name(table.schema, table.name)
+        if left := left_out(table, fitted):
+            why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
+            self._log(label, f"the target has no column {', '.join(left)}; rows are written without it from now on ({why})")
+        if fitted.own_keys:
+            self._log(label, _OWN_KEY.format(", ".join(fitted.own_keys)))
+        if folded is not None and not folded.known:
+            self._log(label, folded.words)
+        words = [column.words for column in columns] + ([folded.words] if folded is not None and folded.known else [])
+        # A frozen table is as the refused DDL left it.
+        keys = [column.words for column in columns if column.key and not table.frozen]
+        self._fits[_name(table)] = fit = _TableFit(table, there, keyed, fitted, tuple(words), keys[0] if keys else "")
+        return fit
 
-    def _looked(self, table: TableAt, there: TargetTable) -> Met:
-        asked = self._asked.get(_name(table))
-        if asked is None or asked[0] is not table.info or asked[1] is not there:
-            met = inexact(table, there), folded_keys(table.info, there, self._settings, self._dialect)
-            asked = self._asked[_name(table)] = table.info, there, met
-        return asked[2]
-
-    def _inexact(self, one: ConcernedTable, there: TargetTable) -> list[Finding]:
-        """Columns of a table that change values in silence, and that nothing was said of yet. A frozen one is as the refused DDL left it."""
+    def _inexact(self, one: ConcernedTable, fit: "_TableFit") -> list[Finding]:
+        """Columns of a table that change values in silence, and that nothing was said of yet."""
+        if fit.inexact_key:
+            raise _refused(one, f"its key identifies rows, and {fit.inexact_key}")
         label = table_name(one.table.schema, one.table.name)
-        found, folded = self._looked(one.table, there)
-        if not one.table.frozen and (keys := [column.words for column in found if column.key]):
-            raise _refused(one, f"its key identifies rows, and {keys[0]}")
-        new = [words for words in (*(column.words for column in found), *self._folded(label, folded)) if (label, words) not in self._told]
+        new = [words for words in fit.inexact if (label, words) not in self._told]
         for words in new:
-            _log.warning("%s: %s", label, words)
+            self._log(label, words)
         return [Finding(FindingKind.VALUE, words, label, one.first_ts) for words in new]
 
-    def _folded(self, label: str, keys: FoldedKeys | None) -> tuple[str, ...]:
-        """Keys that are known to take rows of the upstream for one, in words. Where that is not known it is only logged."""
-        if keys is None:
-            return ()
-        if keys.known:
-            return (keys.words,)
-        if (label, (keys.words,)) not in self._said:
-            self._said.add((label, (keys.words,)))
-            _log.warning("%s: %s", label, keys.words)
-        return ()
-
-    def _say(self, table: TableAt, left: tuple[str, ...]) -> None:
-        label = table_name(table.schema, table.name)
-        if left and (label, left) not in self._said:
-            self._said.add((label, left))
-            why = "syncer.to.sync-mode = 2" if self._settings.sync_mode == 2 else "syncer.sync-ddl = false"
-            _log.warning("%s: the target has no column %s; rows are written without it from now on (%s)", label, ", ".join(left), why)
-
-        if table.own_keys and (label, table.own_keys) not in self._said:
-            self._said.add((label, table.own_keys))
-            _log.warning(
-                "%s: the upstream does not have the target's unique key %s. A row that is written removes another row with the same value of this key, and a finding reports it. "
-                "Drop the key there, unless its values are unique upstream too",
-                label,
-                ", ".join(table.own_keys),
-            )
+    def _log(self, label: str, words: str) -> None:
+        """Log it once."""
+        if (label, words) not in self._logged:
+            self._logged.add((label, words))
+            _log.warning("%s: %s", label, words)
 
     def _missing(self, one: ConcernedTable, step: RowsStep) -> Finding:
         words = "the target has no such table, so its rows are not written: create it there with the upstream's rows, or leave it out with syncer.ignore-table"
