@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease, progress
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, load_outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
@@ -49,13 +49,11 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
-from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
-from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, other_words
-from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
+from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, needed_key, other_words, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress

@@ -31,8 +31,8 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.sequences import place_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import counters_of, sequences_of
-from pyspark_tidb_binlog.sinks.routing.own_schemas import own_schemas
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.routing.table_filter import own_schemas
 
 _SHOWN = 8
 """Lines of one kind, at most; statements that are executed are all printed."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
-from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
+from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA, MARK_TABLE
 
 _CHANNEL = "channel_id"
 

@@ -15,7 +15,7 @@ import threading
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
+from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA, MARK_TABLE
 
 CREATE = (
     f"create database IF NOT EXISTS {MARK_SCHEMA};",

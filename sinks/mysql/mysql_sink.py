@@ -33,7 +33,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, Rows
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import begin_record, ensure_ddl_table, forget_later, load_frozen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -44,7 +44,6 @@ from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
-from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
@@ -53,9 +52,9 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect,
 from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
-from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA, MARK_TABLE
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA, MARK_TABLE
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables, with_transactions
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_TABLE
+from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_TABLE
 
 LAYOUT = 1
 """The layout of our tables: columns, keys, and what is in them."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
-from pyspark_tidb_binlog.sinks.routing.own_schemas import MARK_SCHEMA
+from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
 _GRANT = re.compile(

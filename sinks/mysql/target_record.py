@@ -2,7 +2,7 @@
 
     a step with data, a DDL         -> saved in their transaction
     a step that applied nothing     -> put off (``late_record``), saved by what comes next, by a timer, or at the end
-    the target's own timestamp      -> read between two steps, saved at once (``sync_points``)
+    the target's own timestamp      -> read between two steps, saved at once (``SyncPoints``)
     the real checkpoint elsewhere   -> written after each of these (``elsewhere``)
 
 Promises: each transaction that moves the record first locks and compares it, so a record that somebody else has moved is noticed and not
@@ -12,10 +12,11 @@ overwritten. The record says ``consistent`` only where nothing is half applied a
 
 import logging
 import threading
+import time
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
@@ -35,13 +36,52 @@ from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.sync_points import SyncPoints
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 """How long ``close`` waits for the last checkpoint."""
+
+
+_SYNC_SECONDS = 60.0
+_ASK = "SHOW MASTER STATUS"
+
+
+class SyncPoints:
+    """Asks a TiDB target, at most once a minute, for its present timestamp: the ``secondary-ts`` of a checkpoint (drainer.md 5.7).
+
+    It is taken between two steps, so the target at that timestamp equals the source at the checkpoint's commitTS.
+    """
+
+    def __init__(self) -> None:
+        """The first answer is due at once."""
+        self._next_at = 0.0
+        self._told = False
+
+    def due(self, target: LeasedTarget) -> int:
+        """The target's timestamp; 0: it is not due, or the target has none."""
+        if time.monotonic() < self._next_at:
+            return 0
+        self._next_at = time.monotonic() + _SYNC_SECONDS
+        why = f"{_ASK} shows none"
+        try:
+            for attempt in target.retrying():
+                with attempt, target.session(attempt) as session:
+                    found = _position(session)
+        except RetryableApplyError:
+            raise
+        except ApplyError as error:
+            found, why = 0, str(error)
+        if not found and not self._told:
+            self._told = True
+            _log.warning("the target gives no timestamp to record, so the checkpoint's ts-map does not change: %s", why)
+        return found
+
+
+def _position(session: Session) -> int:
+    rows = session.query(_ASK)
+    return int(rows[0][1]) if rows and str(rows[0][1]).isdecimal() else 0
 
 
 class TargetRecord:

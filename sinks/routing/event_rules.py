@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TableMigrateRule
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, significant
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.routing.go_regex import compiled
+from pyspark_tidb_binlog.sinks.routing.table_filter import compiled
 
 _ROWS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 _ALIASES = {

@@ -1,12 +1,16 @@
-"""Decides which tables are replicated, by their upstream names.
+r"""Decides which tables are replicated, by their upstream names.
 
 Promises: pure; the rules of a real Drainer (drainer.md 4a). Case never matters. A table passes if both of these hold:
 
 * no do-list is set, or its database matches ``replicate-do-db``, or both names match an entry of ``replicate-do-table``;
 * its database matches no entry of ``ignore-schemas``, and both names match no entry of ``ignore-table``.
 
-A database itself is looked up with an empty table name. Databases of ``own_schemas`` never pass. Every entry is a regular expression: after a leading ``~``
-it may match anywhere, otherwise it stands between ``^`` and ``$``.
+A database itself is looked up with an empty table name. Databases of ``own_schemas`` never pass, neither rows nor DDLs: checkpoint, markers and marks describe one
+target only, and in a ring each of them would come back as a change.
+
+Every entry is a regular expression: after a leading ``~`` it may match anywhere, otherwise it stands between ``^`` and ``$``. It means what it means to a real
+Drainer, whose expressions are Go's, or it is refused: syntax that only Go has (``[[:alpha:]]``, ``\z``, ``\pL``, ``\Q..\E``) has no counterpart here. The classes
+``\d``, ``\w`` and ``\s`` and the boundary ``\b`` are ASCII's, as in Go.
 """
 
 import re
@@ -17,8 +21,17 @@ from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.routing.go_regex import compiled
-from pyspark_tidb_binlog.sinks.routing.own_schemas import own_schemas
+
+MARK_SCHEMA = "retl"
+"""Database of the mark table (drainer.md 7)."""
+MARK_TABLE = "_drainer_repl_mark"
+_USUAL = "tidb_binlog"
+
+
+def own_schemas(checkpoint_schema: str = _USUAL) -> frozenset[str]:
+    """In lower case: the mark table's, that of every Drainer's checkpoint by default, and ``checkpoint_schema``, that of this one."""
+    return frozenset({MARK_SCHEMA, _USUAL, checkpoint_schema.lower()})
+
 
 TablePatterns = tuple[tuple[str, str], ...]
 """(database, table)."""
@@ -86,3 +99,52 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 def _pairs(names: Iterable[TableName]) -> TablePatterns:
     return tuple((name.db_name, name.tbl_name) for name in names)
+
+
+_ONLY_GO = re.compile(r"\[:\^?\w+:\]")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
+
+
+@lru_cache(maxsize=1024)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """``pattern`` without regard to case.
+
+    Raises:
+        re.error: it is not valid, or Python would read it in another way than Go.
+    """
+    known = _ONLY_GO.search(pattern)
+    if known is not None:
+        raise re.error(f"character classes such as {known.group()} are not supported, write [a-z] or \\w")
+    if re.search(r"(?<!\\)(?:\\\\)*\\Z", pattern):
+        raise re.error("Go does not support \\Z")
+    re.compile(pattern)  # its own errors have the places of the user's text
+    return re.compile(_with_ascii_classes(pattern), re.IGNORECASE)
+
+
+def _with_ascii_classes(pattern: str) -> str:
+    out, at, inside = "", 0, False
+    while at < len(pattern):
+        char, end = pattern[at], at + 1
+        if escaped := _ESCAPED.match(pattern, at):
+            char, end = _ascii(escaped.group(1), inside=inside), escaped.end()
+        elif inside:
+            inside = char != "]"
+        elif char == "[":
+            # A ] that comes first stands for itself.
+            first = re.compile(r"\[\^?\]?").match(pattern, at)
+            assert first is not None
+            char, end, inside = first.group(), first.end(), True
+        out, at = out + char, end
+    return out
+
+
+def _ascii(letter: str, *, inside: bool) -> str:
+    if letter in "bB":
+        return f"\\{letter}" if inside else f"(?a:\\{letter})"
+    if letter.lower() not in _ASCII:
+        return f"\\{letter}"
+    if inside and letter.isupper():
+        raise re.error(f"\\{letter} within [] is not supported")
+    some = _ASCII[letter.lower()]
+    return some if inside else f"[{'^' if letter.isupper() else ''}{some}]"

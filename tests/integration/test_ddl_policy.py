@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, load_applied
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, applied_at, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
@@ -21,7 +21,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
-from pyspark_tidb_binlog.sinks.mysql.recorded_jobs import applied_at
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import apply, assert_columns, ddl_session, dying

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import sync_points
+from pyspark_tidb_binlog.sinks.mysql import target_record
 from pyspark_tidb_binlog.sinks.sink import Sink
 from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import run_sql
@@ -60,7 +60,7 @@ def test_the_targets_timestamp_is_in_the_checkpoint(net_change: bool, logged: Pr
         assert 0 < first["ts-map"]["secondary-ts"] < int(cursor.fetchall()[0][1])  # type: ignore[index]
     move(sink, begin + 20)
     assert checkpoint(logged) == first | {"commitTS": begin + 20}, "asked once a minute"
-    monkeypatch.setattr(sync_points, "_SECONDS", 0.0)
+    monkeypatch.setattr(target_record, "_SYNC_SECONDS", 0.0)
     sink.close()
     sink = opened(logged, net_change=net_change)
     move(sink, begin + 30)
@@ -78,7 +78,7 @@ def test_the_targets_timestamp_is_in_the_checkpoint(net_change: bool, logged: Pr
 def test_a_step_that_was_put_off_is_marked_as_ours_when_the_timestamp_is_saved(
     logged: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_points, "_SECONDS", 0.0)
+    monkeypatch.setattr(target_record, "_SYNC_SECONDS", 0.0)
     sink = opened(logged, db_type="tidb")
     begin = sink.commit_ts
     move(sink, begin + 10)
@@ -92,7 +92,7 @@ def test_a_step_that_was_put_off_is_marked_as_ours_when_the_timestamp_is_saved(
 def test_a_target_without_timestamps_is_said_once(
     mariadb: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sync_points, "_SECONDS", 0.0)
+    monkeypatch.setattr(target_record, "_SYNC_SECONDS", 0.0)
     caplog.set_level(logging.WARNING)
     try:
         for ask in ("SHOW MASTER STATUS", "SHOW NO SUCH STATUS"):

@@ -6,13 +6,13 @@ Promises: what is written is written under the lease, and the outcome in one tra
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names
@@ -344,3 +344,21 @@ def _recorded(row: tuple[Any, ...]) -> RecordedDdl:
     refusals = tuple(f"{one['at']} {one['step']}: {one['words']} ({one['sql']})" for one in json.loads(tries or "[]"))
     lost = tuple(json.loads(losses or "[]"))
     return RecordedDdl(int(cluster), int(job), int(ts), str(state), note or "", str(query), executed or "", lost, refusals)
+
+
+def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tuple[int, int], history: SchemaHistory) -> AppliedJobs:
+    """The jobs that are executed on the target where its checkpoint says ``stand`` = (commit_ts, schema version)."""
+    commit_ts, version = stand
+    applied = load_applied(session, config, cluster_id, version)
+    marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
+    began = session.query(f"SELECT commit_ts FROM {marks} WHERE cluster_id = %s AND job_id = 0", [cluster_id])
+    applied = replace(applied, since=int(began[0][0]) if began else commit_ts)
+    doubtful = [job.id for job in history.behind(version, commit_ts, applied.since)]
+    if doubtful:
+        rows = session.query(
+            f"SELECT job_id FROM {marks} WHERE cluster_id = %s AND state NOT IN (%s, %s) "
+            f"AND job_id IN ({', '.join(['%s'] * len(doubtful))})",
+            [cluster_id, INTENT, REFUSED, *doubtful],
+        )
+        applied = replace(applied, early=applied.early | {int(job_id) for (job_id,) in rows})
+    return applied.at(commit_ts, history)

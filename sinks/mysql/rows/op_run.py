@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.mysql.checked import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.effects import (
     StatementResult,
     changed_values,
@@ -23,7 +24,6 @@ from pyspark_tidb_binlog.sinks.mysql.effects import (
     removed_another,
 )
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements, OpText
-from pyspark_tidb_binlog.sinks.mysql.sent_statements import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT

@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
-from pyspark_tidb_binlog.sinks.mysql.target_keys import needed_key, own_keys
+from pyspark_tidb_binlog.sinks.mysql.target_fit import needed_key, own_keys
 from tests.support.plan_samples import INT_PK, NOT_NULL, column, index, table, text
 
 ID = column("id", flag=INT_PK)
