@@ -96,7 +96,7 @@ def test_a_target_without_timestamps_is_said_once(
     caplog.set_level(logging.WARNING)
     try:
         for ask in ("SHOW MASTER STATUS", "SHOW NO SUCH STATUS"):
-            monkeypatch.setattr(sync_points, "_ASK", ask)
+            monkeypatch.setattr(target_record, "_ASK", ask)
             caplog.clear()
             sink = opened(mariadb, db_type="tidb")
             begin = sink.commit_ts
