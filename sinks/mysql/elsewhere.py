@@ -88,7 +88,7 @@ class InFile:
             ) from error
 
     def read(self) -> Checkpoint | None:
-        """As ``RealCheckpoint``; an empty file is none, as for a real Drainer, which begins at initial-commit-ts then."""
+        """Read the file (``RealCheckpoint``); an empty file is none, as for a real Drainer, which begins at initial-commit-ts then."""
         try:
             text = self._path.read_text("utf-8")
             found = Savepoint.from_toml(text)
@@ -107,7 +107,7 @@ class InFile:
         return Checkpoint(found.commit_ts, found.consistent, found.schema_version, written_for=written_for) if found.commit_ts else None
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
-        """By a rename, after the content is on the disk."""
+        """Write the file by a rename, after the content is on the disk."""
         found = self.read()
         if found is not None and found.commit_ts not in expected:
             raise _moved(self.where, found.commit_ts, expected)
@@ -143,12 +143,12 @@ class OnServer:
             progress.ensure_checkpoint(session, self._schema, self._table)
 
     def read(self) -> Checkpoint | None:
-        """As ``RealCheckpoint``."""
+        """Read the row (``RealCheckpoint``)."""
         with connect(self._server, self._apply) as session:
             return _begun(progress.load_checkpoint(session, self._cluster_id, self._schema, self._table))
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
-        """In a transaction that locks the row."""
+        """Write the row, in a transaction that locks it."""
         with connect(self._server, self._apply) as session:
             session.begin()
             found = _begun(progress.locked_checkpoint(session, self._cluster_id, self._schema, self._table))

@@ -101,7 +101,7 @@ def _meeting(info: TableInfo, there: TargetTable, folded: Set[str]) -> tuple[Tar
 
 
 def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:
-    """By which the upstream compares the texts of ``column``."""
+    """The collation by which the upstream compares the texts of ``column``."""
     if apply.upstream_new_collations == "false":
         return _BYTES
     default = Charset(apply.upstream_collation.partition("_")[0], apply.upstream_collation)

@@ -197,7 +197,7 @@ class LeaseGuard:
             self._retry_policy.tell(None)
 
     def _wait_out_restart(self, session: Session) -> None:
-        """If the server was restarted after the lease was taken, its holder may still be running and about to acquire its lock again."""
+        """Wait where the server was restarted after the lease was taken: its holder may still be running and about to acquire its lock again."""
         while (wait := self._absent_for(session)) > 0:
             session.query("SELECT RELEASE_LOCK(%s)", [self._name])
             self._retry_policy.pause(min(wait, _MOMENT))

@@ -82,7 +82,7 @@ class LeasedTarget:
         return session_for(self.sessions.use, attempt)
 
     def fenced(self, attempt: Attempt) -> AbstractContextManager[Session]:
-        """As ``fenced``, with this life's lease."""
+        """A session in a transaction that has checked this life's lease (``fenced``)."""
         return fenced(self.sessions.use, self.lease, attempt)
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ def text_of(rows: pa.BinaryArray) -> memoryview:
 
 
 def row_ends(rows: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each row the total bytes of it and all rows before it."""
+    """The total bytes of each row and all rows before it."""
     ends = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     return ends[1:] - ends[0]  # type: ignore[no-any-return]
 

@@ -52,7 +52,7 @@ class MarkIds:
             return self._base + self._next - 1
 
     def give_back(self, mark_id: int) -> None:
-        """Its connection is closed, and had no transaction open: one that was lost may still hold its row for a while."""
+        """Give back the mark of a connection that is closed and had no transaction open: a transaction that was lost may still hold its row for a while."""
         with self._lock:
             if mark_id >> _SLOT_BITS == self._base >> _SLOT_BITS:
                 self._free.append(mark_id)

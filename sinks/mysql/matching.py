@@ -89,7 +89,7 @@ class ByColumns:
 
 
 def key_numbers(table: TableAt, old: OldRows) -> Numbers:
-    """For each row the index in ``unique_keys`` of its first key without NULL; ``NO_KEY`` if it has none."""
+    """The index in ``unique_keys`` of each row's first key without NULL; ``NO_KEY`` if the row has none."""
     found = np.full(len(old), NO_KEY, dtype=np.int64)
     whole = old.whole
     places = {c.id: i for i, c in enumerate(table.info.target_columns())}

@@ -121,7 +121,7 @@ def move_of(session: Session, config: DrainerConfig, cluster_id: int, real: Chec
 
 
 def carry_out(session: Session, move: RecordMove, config: DrainerConfig, held: Lease) -> None:
-    """In the transaction that is open."""
+    """Carry out the move in the open transaction."""
     table = table_in_target(config)
     if move.record is not None:
         progress.write_checkpoint(session, held.cluster_id, move.record, held.schema, table)

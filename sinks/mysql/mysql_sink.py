@@ -199,7 +199,7 @@ class MySQLSink(Sink):
         return 0
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
-        """As ``progress.recorded_beyond``."""
+        """The end of what is recorded beyond the checkpoint (``progress.recorded_beyond``)."""
         return progress.recorded_beyond(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema, around=around)
 
     def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
@@ -231,7 +231,7 @@ class MySQLSink(Sink):
             session.mark.remove_stale(session)
 
     def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
-        """In a transaction that checks the lease, although no rollback takes a SETVAL back (``Sink.set_sequences``)."""
+        """Set the sequences in a transaction that checks the lease, although no rollback takes a SETVAL back (``Sink.set_sequences``)."""
         if self._flavour is Flavour.MYSQL or not self._settings.sync_ddl:
             return ()
         with self._record.one_at_a_time:
@@ -407,7 +407,7 @@ class MySQLSink(Sink):
         return 0
 
     def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
-        """In one Spark job if all parts can run at the same time, else in a second one for those that could not wait for the others; in a third one
+        """Apply all parts in one Spark job if they can run at the same time, else in a second one those that could not wait for the others; in a third one
         where the target lost deletes meanwhile, which the second has repeated.
         """
         self._together = self._together and events.parts <= events.frame.sparkSession.sparkContext.defaultParallelism
@@ -488,7 +488,7 @@ class MySQLSink(Sink):
         return connect(self._config.target, self._settings)
 
     def _connect_for_ddls(self) -> Session:
-        """With autocommit on, as DDLs are executed: it need not be switched for each."""
+        """Open a session with autocommit on, as DDLs are executed: it need not be switched for each."""
         session = connect(self._config.target, self._settings, for_ddls=True)
         try:
             session.execute("SET SESSION autocommit = 1")

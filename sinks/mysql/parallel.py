@@ -106,7 +106,7 @@ class PartPlan:
     """Whether transactions that came back in a ring were left out before."""
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` that concern the span, also those of transactions to skip."""
+        """The ``rows`` that concern the span, also those of transactions to skip."""
         return wanted(rows_between(rows, *self.span), self.gone, self.left_out)
 
 
@@ -124,7 +124,7 @@ class PartsDone:
 
     @classmethod
     def of(cls, done: pa.Table) -> "PartsDone":
-        """From what ``apply_part`` yielded for all parts (``DONE``), none of which was refused."""
+        """Sum up what ``apply_part`` yielded for all parts (``DONE``), none of which was refused."""
         phases = done.column("phase")
         deleting, left = done.filter(pc.equal(phases, Phase.DELETE.value)).column("micros"), pc.equal(phases, LEFT)
         answered = frozenset((row["part"], row["phase"]) for row in done.filter(pc.invert(left)).select(["part", "phase"]).to_pylist())
@@ -212,7 +212,7 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
 
 
 def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> bool:
-    """As ``progress.deletes_done``."""
+    """Whether all parts have committed their deletes (``progress.deletes_done``)."""
     return progress.deletes_done(session, to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema, skipped)
 
 
@@ -298,7 +298,7 @@ class _PartPlans:
         return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
 
     def require_same(self, before: frozenset[int]) -> None:
-        """In safe mode more is deleted than can be inserted again.
+        """Refuse other transactions to skip than ``before`` in safe mode: more is deleted there than can be inserted again.
 
         Raises:
             ApplyError: the deletes were planned without other transactions: ``before``.
@@ -379,7 +379,7 @@ def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
 
 
 def _subset_numbers(rows: pa.Table, needed: Mask) -> Indexes:
-    """For each of ``rows`` its subset: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where it is not ``needed``."""
+    """The subset of each of ``rows``: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where the row is not ``needed``."""
     if bool(np.any(needed & rows.column("key").is_null().to_numpy())):
         raise _keyless_rows(rows.filter(pa.array(needed)))
     keys = _with_keys(rows).column("key").combine_chunks().filter(pa.array(needed))

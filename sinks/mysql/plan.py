@@ -509,7 +509,7 @@ class TableBuilder:
         ]
 
     def _conditions(self, match: ByColumns, old: OldRows, source: RowSource) -> pa.BinaryArray:
-        """For each row the WHERE condition, and an ORDER BY that prefers the likeliest of the matching rows."""
+        """The WHERE condition of each row, and an ORDER BY that prefers the likeliest of the matching rows."""
         indexed = indexed_columns(self.info)
         certain = [(match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
         guesses = [(match_condition(c, self.flavour, indexed=False), c, old.images) for c in match.preferred]

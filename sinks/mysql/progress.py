@@ -51,7 +51,7 @@ class Mark(enum.StrEnum):
 
 
 class Begun(enum.StrEnum):
-    """By whom a DDL of a relay log is executed."""
+    """Who executes a DDL of a relay log."""
 
     HERE = "here"
     """By the replay."""
@@ -158,7 +158,7 @@ class Marker:
 
     @property
     def values(self) -> list[Any]:
-        """Those of the table's key, in its order.
+        """The values of the table's key, in its order.
 
         Raises:
             ValueError: there is no such phase.

@@ -133,7 +133,7 @@ class TransientError:
     """``time.time`` of the first error."""
 
     def __str__(self) -> str:
-        """For logs and progress."""
+        """The error in words, for logs and progress."""
         return f"{self.what} since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))}"
 
 
@@ -160,7 +160,7 @@ RETRIES = 60
 def patient(
     seconds: float, pause: Callable[[float], None] = time.sleep, tell: Callable[[TransientError | None], None] = lambda error: None
 ) -> RetryPolicy:
-    """As the setting ``retry-seconds`` asks for."""
+    """The policy that the setting ``retry-seconds`` asks for."""
     return RetryPolicy(RETRIES, seconds, pause, tell)
 
 

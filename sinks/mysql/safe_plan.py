@@ -130,7 +130,7 @@ class _SafeTable(TableBuilder):
         return super()._by_key(key, self._once(old, [old.images.column(c.name) for c in key], source, by_row=False), source)
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
-        """At most one row of the target for each image of a row, however often the row had it."""
+        """Delete at most one row of the target for each image of a row, however often the row had it."""
         return super()._by_columns(match, self._once(old, [self._conditions(match, old, source)], source, by_row=True), source)
 
     def _once(self, old: OldRows, values: Sequence[pa.Array], source: RowSource, *, by_row: bool) -> OldRows:

@@ -244,7 +244,7 @@ class Session:
         self._between_transactions = True
 
     def opened(self) -> None:
-        """Its settings are made: they are those that ``settle`` expects, and a setting that the server refused is not an error of a use."""
+        """Note that the settings are made: ``settle`` expects these, and a setting that the server refused is not an error of a use."""
         self._failed = False
         self._opened_with_autocommit = self.autocommit
 
@@ -492,7 +492,7 @@ _refused_by: dict[tuple[str, str], frozenset[str]] = {}
 
 
 def _set_if_known(session: Session, user: str) -> None:
-    """In one statement if the server accepts all that it is not known to refuse, otherwise in one for each."""
+    """Set the variables in one statement if the server accepts all that it is not known to refuse, otherwise in one for each."""
     refused = _refused_by.get((session.version, user), frozenset())
     wanted = [(name, value) for name, value in _IF_KNOWN if name not in refused]
     if _refusal(session, wanted):

@@ -135,7 +135,7 @@ class TargetTable:
 
 
 def read_tables(session: Target, names: Iterable[TableName]) -> dict[TableName, TargetTable]:
-    """Those of the tables and views ``names`` that the target has and shows to the account, by the names that were asked for."""
+    """The tables and views ``names`` that the target has and shows to the account, by the names that were asked for."""
     wanted = sorted(set(names))
     found: dict[TableName, TargetTable] = {}
     for first in range(0, len(wanted), _TOGETHER):
@@ -330,7 +330,7 @@ def _ids_of_file(session: Target, full: str) -> dict[str, int]:
 
 
 def _ids_of_space(session: Target, full: str) -> dict[str, int]:
-    """By the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
+    """Find ids by the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
     rows = session.query(
         f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
         "WHERE s.name = %s OR s.name LIKE %s",
@@ -363,7 +363,7 @@ def _tidb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
 
 
 def with_instant_columns(session: Target, ids: Collection[int]) -> frozenset[int]:
-    """Those of the MySQL tables and partitions ``ids`` to which columns came, or from which they went, without their rows being written anew."""
+    """The MySQL tables and partitions of ``ids`` to which columns came, or from which they went, without their rows being written anew."""
     if not ids:
         return frozenset()
     try:
@@ -395,7 +395,7 @@ class Structures:
         return found if len(found) == len(set(names)) else None
 
     def of(self, session: Target, names: Collection[TableName]) -> dict[TableName, TargetTable]:
-        """Those of ``names`` that the target has; queries only for those that are not known."""
+        """The tables ``names`` that the target has; queries only for those that are not known."""
         wanted = set(names)
         known = self._known
         unknown = wanted - known.keys()

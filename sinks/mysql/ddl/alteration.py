@@ -110,7 +110,7 @@ def _sets_default(change: TableChange) -> bool:
 
 
 class OwnColumn(NamedTuple):
-    """In what a column of the target is a person's own, or as under another ``spark.upstream-new-collations``: a change of something else leaves it so."""
+    """How a column of the target differs because of a person, or of another ``spark.upstream-new-collations``: a change of something else leaves it so."""
 
     type: str = ""
     """The whole type; empty: it is the upstream's."""
@@ -144,7 +144,7 @@ class Alteration:
 
     @classmethod
     def of(cls, old: TableInfo, new: TableInfo, query: str, dialect: Dialect, schema: str = "") -> "Alteration | None":
-        """From the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
+        """Compare the definitions before and after; ``query``: the job's text. None if it is not certain which column became which.
 
         A column is modified if its definition at the target changes: by the job, or because it counts, which needs a key there.
         """
@@ -165,7 +165,7 @@ class Alteration:
         return replace(whole, changes=(*others, *modified))
 
     def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
-        """In an order in which a server can execute them.
+        """The clauses in an order in which a server can execute them.
 
         ``left``: those of ``changes`` that are to be made; None: all. ``there``: the target's columns by lower-case name; None: those of ``old``.
         """
@@ -579,7 +579,7 @@ def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
 
 
 def _before(order: Sequence[str]) -> dict[str, str]:
-    """By column, the one before it."""
+    """The column before each column."""
     return dict(zip(order[1:], order, strict=False))
 
 

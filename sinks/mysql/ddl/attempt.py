@@ -76,7 +76,7 @@ class DdlLeft:
 
     @property
     def statements(self) -> list[str]:
-        """In their order; none if nothing is left."""
+        """The statements in their order; none if nothing is left."""
         if self.text:
             return [self.text]
         found, dialect = self.altered.statements(self.table, self.changes, self.own), self.altered.dialect
@@ -100,7 +100,7 @@ class DdlAttempt:
     def __init__(
         self, session: Target, row: DdlRecord, subject: Subject, dialect: Dialect, config: ApplyConfig, handed_over: HandedOver | None
     ) -> None:
-        """Of the step of ``row``, whose tables at the target are ``subject``; ``handed_over``: another Drainer may have executed it."""
+        """Begin with the step of ``row``, whose tables at the target are ``subject``; ``handed_over``: another Drainer may have executed it."""
         self._session = session
         self._row = row
         self._step = row.step
@@ -122,7 +122,7 @@ class DdlAttempt:
         return f"{self._subject.label}: DDL {state} at commit_ts {self._step.commit_ts}, {why}: {sql}"
 
     def whole(self, altered: Alteration) -> DdlLeft:
-        """Where nothing of the job is there yet."""
+        """All changes of the job: the target has none of them."""
         text = joined(self.statements()) if by_text(altered, self.clock.subject) else ""
         return DdlLeft(altered, altered.changes, self._table, text=text)
 

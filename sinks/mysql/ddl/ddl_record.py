@@ -57,7 +57,7 @@ class DdlOutcome:
 
     @property
     def fate(self) -> str:
-        """For ``DdlResult``."""
+        """The fate that ``DdlResult`` reports."""
         return _FATES.get(self.how, "executed in part" if self.losses else "executed") if self.state == DONE else self.state
 
 
@@ -168,7 +168,7 @@ class DdlRecord:
     """The row of one DDL. What is written is written under the lease."""
 
     def __init__(self, session: Target, step: DdlStep, config: ApplyConfig, lease: Lease) -> None:
-        """Of ``step``, in the cluster of the lease."""
+        """Name the record of ``step``, in the cluster of the lease."""
         self._session = session
         self.step = step
         self._config = config
@@ -331,7 +331,7 @@ def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[Recor
 
 
 def load_outcomes(session: Target, schema: str, cluster_id: int) -> Outcomes:
-    """Of the DDLs that are done since tables were last copied to the target: a copy empties and drops tables by itself."""
+    """Outcomes of the DDLs that are done since tables were last copied to the target: a copy empties and drops tables by itself."""
     marks, copied = f"{quote_name(schema)}.spark_ddl", "spark_bootstrap"
     later = f"SELECT 1 FROM {quote_name(schema)}.{copied} c WHERE c.cluster_id = d.cluster_id AND c.unit = -1 AND c.changed_at >= d.ended"
     since = f" AND NOT EXISTS ({later})" if column_names(session, schema, copied) else ""

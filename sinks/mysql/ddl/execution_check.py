@@ -135,7 +135,7 @@ class ExecutionCheck:
         return bool(names) and all(_has_partition(before, where, n) and not _has_partition(now, where, n) for n in names)
 
     def _moved(self, earlier: RecordedTry, now: SchemaSnapshot) -> bool:
-        """Of tables that got other names, or rows of each other."""
+        """Judge a job that gives tables other names, or the rows of each other."""
         before, exchanges = earlier.snapshot, self._subject.job.kind.effect is JobEffect.EXCHANGES
         if not exchanges:
             named = renamed(self._subject, self._dialect, lambda table: bool(now.objects[_label(table)].create))
@@ -224,7 +224,7 @@ def _which(snapshot: SchemaSnapshot, name: str) -> frozenset[int]:
 
 
 def compared(session: Target, subject: Subject, dialect: Dialect) -> Iterator[MissingChange | None]:
-    """For each of the job's changes what the target lacks, or None: it has it."""
+    """What the target lacks of each of the job's changes; None: the target has the change."""
     before = {t.table_id: t for t in subject.before}
     if subject.job.kind.new_table_id and subject.old is not None and subject.new is not None:
         before[subject.new.table_id] = subject.old
@@ -330,7 +330,7 @@ _FLOAT_DIGITS = 1e-6
 
 
 def other_values(session: Target, subject: Subject) -> tuple[str, ...]:
-    """For each column that the job adds, and for which the target has rows with another value than upstream: the difference, and what to do."""
+    """The difference, and what to do, for each column that the job adds and whose rows at the target have another value than upstream."""
     found = []
     for table, column in _added(subject):
         name, value = table_name(table.schema, table.name), origin_literal(column, session.flavour)

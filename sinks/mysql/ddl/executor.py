@@ -241,7 +241,7 @@ class _Run:
         return self._finish(outcome)
 
     def _why_not(self) -> tuple[str, str] | None:
-        """At which step the job is passed by, and why; None: it is executed."""
+        """The step at which the job is passed by, and why; None: the job is executed."""
         if self._attempt.never:
             return "policy", self._attempt.never
         if self._attempt.clock.why_not:

@@ -50,7 +50,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WaitingDdls:
-    """From where to where, and what is known."""
+    """The jobs between the target's version and the upstream's, and what is known of them."""
 
     after_ts: int
     history: SchemaHistory
@@ -226,14 +226,14 @@ class _Look:
             yield self._refused(said)
 
     def _forms(self) -> Iterator[Remark]:
-        """In which form the target will take each table as the job leaves it."""
+        """The form in which the target will take each table as the job leaves the table."""
         for losses, refused in forms(self._session, self._subject, self._dialect, self._seen.present):
             if refused:
                 yield self._refused(refused)
             yield from self._losses(losses)
 
     def _losses(self, losses: Iterable[str]) -> Iterator[Remark]:
-        """Those that no DDL before had."""
+        """The losses that no DDL before had."""
         for loss in losses:
             if loss not in self._seen.losses:
                 self._seen.losses.add(loss)
@@ -277,7 +277,7 @@ def _short(job: Job) -> str:
 
 
 def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id: int) -> Iterator[tuple[Job, Remark]]:
-    """Those that a start will not execute: their effect is in the target, or nobody can tell.
+    """The jobs that a start will not execute: their effect is in the target, or nobody can tell.
 
     Raises:
         ApplyError: ``spark_ddl`` cannot be read.

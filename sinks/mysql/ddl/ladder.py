@@ -118,7 +118,7 @@ class Rehearsed(NamedTuple):
 
 
 def rehearsed(session: Target, database: str, subject: Subject, table: TableAt, dialect: Dialect) -> Rehearsed | None:
-    """In which form the target will take ``table``, found out with a temporary table; None: the account may not make one in ``database``.
+    """The form in which the target will take ``table``, found out with a temporary table; None: the account may not make one in ``database``.
 
     Foreign keys and partitions, which such a table cannot have, and sequences are left out of it.
     """

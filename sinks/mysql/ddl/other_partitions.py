@@ -65,7 +65,7 @@ def _bounded_otherwise(info: TableInfo, names: Collection[str], there: Mapping[s
 
 
 def _spans(limits: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """For each partition of RANGE where the one before it ends, and where it ends."""
+    """The bounds of each partition of RANGE: the end of the one before, and its own."""
     ends = [limit.upper() for limit in limits.values()]
     return dict(zip(map(str.lower, limits), zip(["FIRST", *ends], ends, strict=False), strict=True))
 

@@ -235,7 +235,7 @@ def _not_restored(ddl: SentDdl) -> Around | None:
 
 
 def _unlike_tables(ddl: SentDdl) -> Around | None:
-    """Its error names ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``, where the account may not read this before, or another one."""
+    """Mend error ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``, where the account may not read this before, or another one."""
     if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.error is None:
         return None
     if "INSTANT" not in ddl.error.words.upper():
@@ -389,7 +389,7 @@ def _definer_gone(ddl: SentDdl) -> Around | None:
 
 
 def _definer_not_set(ddl: SentDdl) -> Around | None:
-    """It does not exist, or may not be set: the view becomes the account's own."""
+    """Make the view the account's own: its definer does not exist, or may not be set."""
     subject, account = ddl.subject, _definer(ddl)
     if not account or ddl.error is None:
         return None

@@ -104,7 +104,7 @@ _ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
 
 
 def _view(subject: Subject, dialect: Dialect) -> Rewritten | None:
-    """Of the names that the upstream has resolved: a text means the tables of its session's database. CHECK OPTION is left out, because TiDB stores one that nobody wrote."""
+    """The view with the names that the upstream has resolved: a text means the tables of its session's database. CHECK OPTION is left out, because TiDB stores one that nobody wrote."""
     new = subject.new
     view = new.info.view if new else None
     if new is None or view is None or not view.select:
@@ -129,7 +129,7 @@ def _partitions(subject: Subject, dialect: Dialect) -> Rewritten | None:
 
 
 def _recover(subject: Subject, dialect: Dialect) -> Rewritten:
-    """By the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
+    """The statement by the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
     old, new = subject.dropped, subject.new
     if old is None or new is None:
         return Rewritten("")

@@ -179,7 +179,7 @@ def _is_copy(job: Job, query: str) -> bool:
 def given(
     job: Job, query: str, history: SchemaHistory, frozen: FrozenTables, routes: Routes = NO_ROUTES, outcomes: Outcomes = NO_OUTCOMES
 ) -> DdlDelivery:
-    """In which form ``job`` is sent to a target with these ``frozen`` tables; ``query``: the text that would be sent."""
+    """The form in which ``job`` is sent to a target with these ``frozen`` tables; ``query``: the text that would be sent."""
     if hits := hit(job, history, frozen, routes):
         before, after = ({i for i in history.tables_of_job(job) if history.table_at(i, v)} for v in (job.version - 1, job.version))
         if before and after <= before <= frozen.keys() and all(frozen[i].columns is None for i in before):

@@ -212,7 +212,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
 
 
 def recoded_words(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> str:
-    """In what a gbk column of the target differs from the upstream's; empty if it does not, or is of another charset."""
+    """How a gbk column of the target differs from the upstream's; empty if it does not, or has another charset."""
     if not is_text_or_words(column) or dialect.charset(column.charset, column.collate).charset != GBK or dialect.flavour is Flavour.TIDB:
         return ""
     if dialect.column_charset(column, info).charset == GBK:

@@ -57,7 +57,7 @@ def stands(session: Target, view: TableAt) -> bool:
 
 
 class LeftOutViews:
-    """Those of one cluster."""
+    """The views of one cluster that the target has refused."""
 
     def __init__(self, session: Target, config: ApplyConfig, cluster_id: int, dialect: Dialect, history: SchemaHistory) -> None:
         """``session``: that of the DDL."""
@@ -86,7 +86,7 @@ class LeftOutViews:
             )
 
     def _waiting(self, job: Job) -> list[tuple[int, Subject]]:
-        """Those that are there upstream after ``job``, as they are then, by the job that was left out."""
+        """The left-out views that are there upstream after ``job``, as they are then, by the job that was left out."""
         sql = f"SELECT job_id FROM {table_of(self._config)} WHERE cluster_id = %s AND state = %s AND note = %s ORDER BY version"
         routes, found = Routes.of(self._config), []
         for (job_id,) in self._session.query(sql, [self._cluster_id, DONE, LEFT_OUT]):

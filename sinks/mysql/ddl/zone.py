@@ -222,12 +222,12 @@ class DdlClock:
 
     @property
     def settings(self) -> dict[str, str]:
-        """For the session of its statements."""
+        """The settings of the session that executes the statements."""
         return zone_setting(self.zone)
 
 
 def zone_setting(zone: Zone | None) -> dict[str, str]:
-    """For a session in ``zone``; None: UTC, in which each is."""
+    """The setting of a session in ``zone``; None: UTC, in which every session is."""
     return {"time_zone": quote_string(zone.sql)} if zone is not None else {}
 
 

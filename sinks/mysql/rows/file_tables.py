@@ -100,7 +100,7 @@ class FileTables:
     """The target's tables of which a file has rows."""
 
     def __init__(self, file: str, way_out: str) -> None:
-        """For errors: what the rows come from, and how a transaction is left out of it, with ``{commit_ts}`` in its place."""
+        """Take for errors what the rows come from, and how a transaction is left out of it, with ``{commit_ts}`` in its place."""
         self._file = file
         self._way_out = way_out
         self._structures = Structures()

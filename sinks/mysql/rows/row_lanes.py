@@ -120,7 +120,7 @@ class LaneRecord:
         return run.findings
 
     def require_done(self, session: Session, ends: Sequence[int]) -> None:
-        """As ``row_progress.require_done``."""
+        """Check what each lane has done (``row_progress.require_done``)."""
         row_progress.require_done(session, self.cluster_id, self.upto_ts, self.plan, ends, self.schema)
 
 
@@ -134,7 +134,7 @@ class TransactionSize:
 
 
 class Lanes:
-    """So many connections and threads; opened when they are needed."""
+    """Connections and threads of the lanes; opened when they are needed."""
 
     def __init__(self, connect: Callable[[], Session], lease_timeout: float, retry_policy: RetryPolicy, size: TransactionSize) -> None:
         self._open = partial(KeptSessions, connect, lease_timeout)

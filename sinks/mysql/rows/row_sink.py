@@ -103,7 +103,7 @@ class RowSink(MySQLSink):
         self._lanes = Lanes(self._connect, config.apply.lease_timeout, self._retry_policy, size)
 
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
-        """As ``Sink.open``; a span that was begun row by row is unfinished, too."""
+        """Open the target (``Sink.open``); a span that was begun row by row is unfinished, too."""
         opened = super().open(begin, history)
         self._open_lanes = self._load_lanes()
         if opened.progress.unfinished is not None:
@@ -164,7 +164,7 @@ class RowSink(MySQLSink):
         return written
 
     def _look_again(self) -> None:
-        """After an error of the lanes the step is applied again from where each of them is."""
+        """Read again where each lane is, after an error of the lanes: the step is applied again from there."""
         if self._interrupted:
             self._open_lanes = self._load_lanes()
             self._interrupted = False
@@ -326,12 +326,12 @@ class RowSink(MySQLSink):
         failpoints.point("before-downstream-commit")
 
     def _open_upto(self, session: Session, commit_ts: int) -> int:
-        """As for ``MySQLSink``: the span that is open row by row."""
+        """The end of the span that is open row by row."""
         left = self._load_open(session, commit_ts)
         return left.upto_ts if left and left.after_ts == commit_ts else 0
 
     def _recorded_beyond(self, session: Session, *, around: bool) -> int:
-        """As for ``MySQLSink``: also row by row."""
+        """The end of what is recorded beyond the checkpoint, also row by row."""
         in_rows = row_progress.recorded_beyond(session, self._cluster_id, self.commit_ts, self._settings.checkpoint_schema, around=around)
         return max(super()._recorded_beyond(session, around=around), in_rows)
 
@@ -348,7 +348,7 @@ class RowSink(MySQLSink):
 
 
 def _inexact(batch: RowBatch) -> str:
-    """In words which tables may have rows that safe mode cannot tell apart."""
+    """The tables that may have rows which safe mode cannot tell apart, in words."""
     tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if not identifies_rows(p.table.info)}
     if not tables:
         return "All its tables have a unique key without NULL, so the rows are exact afterwards"

@@ -180,13 +180,13 @@ class _OpBuilder(TableBuilder):
         self._names = [c.name for c in self.columns]
 
     def _assigned(self, images: pa.RecordBatch) -> pa.BinaryArray:
-        """For each image the settings of an UPDATE."""
+        """The settings of an UPDATE for each image."""
         cells = self._cells(images, self.changed)
         leads = [f"{quote_name(c.name)}=".encode() for c in self.changed]
         return join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]] + [b""], b"")
 
     def texts(self, *, safe: bool) -> list[tuple[OpText, ...]]:
-        """Those of every operation."""
+        """The texts of every operation."""
         piece = self._piece
         if piece.op is Op.INSERT:
             form = self._written(safe=safe)
@@ -196,7 +196,7 @@ class _OpBuilder(TableBuilder):
         return self._safe_updates(self._old(), piece.new) if safe else [(text,) for text in self._updates()]
 
     def safe_text(self, index: int) -> tuple[OpText, ...]:
-        """Those of one INSERT or UPDATE in safe mode."""
+        """The texts of one INSERT or UPDATE in safe mode."""
         piece = self._piece
         new = piece.new.slice(index, 1) if piece.new is not None else None
         if piece.op is Op.INSERT:
