@@ -151,7 +151,7 @@ class OnServer:
         """Write the row, in a transaction that locks it."""
         with connect(self._server, self._apply) as session:
             session.begin()
-            found = _begun(progress.locked_checkpoint(session, self._cluster_id, self._schema, self._table))
+            found = _begun(progress.load_checkpoint(session, self._cluster_id, self._schema, self._table, lock=True))
             if found is not None and found.commit_ts not in expected:
                 raise _moved(self.where, found.commit_ts, expected)
             progress.write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)

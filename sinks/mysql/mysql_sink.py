@@ -183,7 +183,7 @@ class MySQLSink(Sink):
         ensure_ddl_table(session, self._settings)
         session.commit()
         # A real Drainer, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
-        recorded = progress.locked_checkpoint(session, cluster_id, schema, table)
+        recorded = progress.load_checkpoint(session, cluster_id, schema, table, lock=True)
         return recorded, progress.progress_at(session, cluster_id, recorded, schema)
 
     def _doubt(self, session: Session, found: TargetProgress) -> Doubt:

@@ -331,26 +331,6 @@ def parts_done(
     return frozenset((int(part), str(phase)) for part, phase in found)
 
 
-def lock_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
-    """The commitTS of ``locked_checkpoint``; 0 = no row."""
-    found = locked_checkpoint(session, cluster_id, schema, table)
-    return found.commit_ts if found else 0
-
-
-def locked_checkpoint(
-    session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE
-) -> Checkpoint | None:
-    """Read the newest committed row and lock it until this transaction ends; None: there is none.
-
-    Call this first in each transaction that changes the row: it waits for a predecessor's commit that is still in progress on the server, and reads its
-    value.
-
-    Raises:
-        ApplyError: it is not a valid checkpoint.
-    """
-    return _read_checkpoint(session, cluster_id, schema, table, "FOR UPDATE")
-
-
 def _is_open(session: Session, marker: Marker, schema: str) -> bool:
     """Whether the span of ``marker`` was begun with so many parts and is not finished."""
     sql = f"SELECT 1 FROM {_progress(schema)} WHERE cluster_id = %s AND from_ts = %s AND to_ts = %s AND parts = %s AND phase = %s"
@@ -463,17 +443,19 @@ def _mark(session: Session, marker: Marker, schema: str, note: str = "") -> None
     session.execute(sql, [*marker.values, note])
 
 
-def load_checkpoint(session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> Checkpoint | None:
-    """The cluster's row; None: there is none.
+def load_checkpoint(
+    session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE, *, lock: bool = False
+) -> Checkpoint | None:
+    """Read the cluster's row; None: there is none.
+
+    ``lock``: the newest committed row, which stays locked until the transaction ends. It comes first in each transaction that changes the row: it waits for a
+    predecessor's commit that is still in progress on the server.
 
     Raises:
         ApplyError: it is not a valid checkpoint.
     """
-    return _read_checkpoint(session, cluster_id, schema, table)
-
-
-def _read_checkpoint(session: Session, cluster_id: int, schema: str, table: str, lock: str = "") -> Checkpoint | None:
-    rows = session.query(f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s {lock}", [cluster_id])
+    sql = f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s{' FOR UPDATE' if lock else ''}"
+    rows = session.query(sql, [cluster_id])
     if not rows:
         return None
     try:

@@ -217,7 +217,10 @@ class TargetRecord:
         self.save(session, upto_ts, applied, consistent=consistent)
 
     def _lock(self, session: Session) -> int:
-        return progress.lock_checkpoint(session, self._leased.lease.cluster_id, self._leased.lease.schema, self.table)
+        """Lock the row; its commitTS, 0 where there is none."""
+        held = self._leased.lease
+        found = progress.load_checkpoint(session, held.cluster_id, held.schema, self.table, lock=True)
+        return found.commit_ts if found is not None else 0
 
     # Between two transactions.
 

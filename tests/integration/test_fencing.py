@@ -73,16 +73,22 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
         progress.claim_part(old, *PART)
 
 
+def locked_ts(session: Session) -> int:
+    found = progress.load_checkpoint(session, 7, SCHEMA, lock=True)
+    assert found is not None
+    return found.commit_ts
+
+
 def test_a_commit_under_way_elsewhere_is_seen(sessions: tuple[Session, Session]) -> None:
     old, new = sessions
     old.begin()
-    assert progress.lock_checkpoint(old, 7, SCHEMA) == 10
+    assert locked_ts(old) == 10
     progress.write_checkpoint(old, 7, progress.Checkpoint(20, True, 1), SCHEMA)
     found: list[int] = []
 
     def look() -> None:
         new.begin()
-        found.append(progress.lock_checkpoint(new, 7, SCHEMA))
+        found.append(locked_ts(new))
 
     thread = threading.Thread(target=look)
     thread.start()
