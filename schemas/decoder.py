@@ -34,6 +34,8 @@ from pyspark_tidb_binlog.schemas.row_layout import (
     KeyPart,
     Ops,
     Versions,
+    image_layout,
+    key_layout,
     place_of,
     without_lacking,
 )
@@ -97,7 +99,7 @@ def old_rows(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Version
 
 def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray, stats: DecodeStats | None = None) -> pa.BinaryArray:
     """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
-    layout = KeyLayout.of(table.info)
+    layout = key_layout(table.info)
     slots = {p.id: i for i, p in enumerate(layout.parts)}
     handle = tuple(slots[p.id] if p.whole else None for p in layout.parts)
     search = ColumnSearch(handle, slots, until_found=True, handle_is_enough=layout.by_handle)
@@ -130,7 +132,7 @@ def _images(
     if len(halves) == 1:
         for op in _kinds(ops):
             place_of(op, halves[0])
-    layout, keys = ImageLayout.of(table.info), KeyLayout.of(table.info)
+    layout, keys = image_layout(table.info), key_layout(table.info)
     schema, slots = layout.schema.append(LACKING), dict(layout.slots)
     if keyed:
         # the rowid, and generated columns of a key

@@ -31,6 +31,8 @@ from pyspark_tidb_binlog.schemas.row_layout import (
     KeyPart,
     Ops,
     Versions,
+    image_layout,
+    key_layout,
     place_of,
     without_lacking,
 )
@@ -44,7 +46,7 @@ _SHOWN = 64
 
 def row_keys(table: "TableAt", ops: Ops, rows: pa.BinaryArray) -> pa.BinaryArray:
     """The identity of each event's row as canonical bytes, the same for its insert, its updates and its delete."""
-    layout = KeyLayout.of(table.info)
+    layout = key_layout(table.info)
     keys: list[bytes] = []
     for op, row in zip(ops.tolist(), rows.to_pylist(), strict=True):
         try:
@@ -84,7 +86,7 @@ class _Event:
 
 def half_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Versions, half: Half) -> pa.RecordBatch:
     """The rows before, or those after, events that have such, with ``LACKING``."""
-    layout = ImageLayout.of(table.info)
+    layout = image_layout(table.info)
     schema = layout.schema.append(LACKING)
     cells: list[list[Value]] = []
     for op, row, version in zip(ops.tolist(), rows.to_pylist(), versions.tolist(), strict=True):

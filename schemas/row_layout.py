@@ -6,10 +6,10 @@
 Promises: pure. A table info that no table can have raises ``Corruption``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,26 @@ class CellType:
 
 
 _ROWID_CELL = CellType(CellKind.INT, 0)
+_MOST_KEPT = 128
+"""Tables whose layouts are kept."""
+
+L = TypeVar("L")
+
+
+class _Once(Generic[L]):
+    """A decision about a table, with its newest answers kept, by the very object: a hash of a table info would walk all its columns."""
+
+    def __init__(self, decide: Callable[[TableInfo], L]) -> None:
+        self._decide = decide
+        self._kept: dict[int, tuple[TableInfo, L]] = {}
+
+    def __call__(self, info: TableInfo) -> L:
+        found = self._kept.get(id(info))
+        if found is None or found[0] is not info:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[id(info)] = info, self._decide(info)
+        return found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +111,6 @@ class KeyLayout:
     by_handle: bool
     """An insert is identified by its handle alone, an integer; else the row's own value precedes the handle's (rows.md 6)."""
 
-    @classmethod
-    def of(cls, info: TableInfo) -> Self:
-        """The key of a table's rows."""
-        columns = info.handle_columns()
-        index = info.primary_index() if info.is_common_handle else None
-        lengths = [c.length for c in index.columns] if index is not None else [WHOLE_COLUMN] * len(columns)
-        found = tuple(KeyPart(c.id, CellType.of(c), length, c.is_binary) for c, length in zip(columns, lengths, strict=True))
-        parts = found or (KeyPart(ROWID, _ROWID_CELL),)
-        return cls(parts, frozenset(p.id for p in parts), len(parts) == 1 and parts[0].cell.kind in (CellKind.INT, CellKind.UINT))
-
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
@@ -115,12 +125,24 @@ class ImageLayout:
     """The datums that precede an insert's pairs."""
     schema: pa.Schema
 
-    @classmethod
-    def of(cls, info: TableInfo) -> Self:
-        """The images of a table's rows."""
-        columns = info.target_columns()
-        slots = {column.id: slot for slot, column in enumerate(columns)}
-        return cls(columns, tuple(map(CellType.of, columns)), slots, KeyLayout.of(info).parts, image_schema(columns))
+
+@_Once
+def key_layout(info: TableInfo) -> KeyLayout:
+    """The key of a table's rows."""
+    columns = info.handle_columns()
+    index = info.primary_index() if info.is_common_handle else None
+    lengths = [c.length for c in index.columns] if index is not None else [WHOLE_COLUMN] * len(columns)
+    found = tuple(KeyPart(c.id, CellType.of(c), length, c.is_binary) for c, length in zip(columns, lengths, strict=True))
+    parts = found or (KeyPart(ROWID, _ROWID_CELL),)
+    return KeyLayout(parts, frozenset(p.id for p in parts), len(parts) == 1 and parts[0].cell.kind in (CellKind.INT, CellKind.UINT))
+
+
+@_Once
+def image_layout(info: TableInfo) -> ImageLayout:
+    """The images of a table's rows."""
+    columns = info.target_columns()
+    slots = {column.id: slot for slot, column in enumerate(columns)}
+    return ImageLayout(columns, tuple(map(CellType.of, columns)), slots, key_layout(info).parts, image_schema(columns))
 
 
 def lacking_at(lacking: pa.BinaryArray, place: int) -> npt.NDArray[np.bool_]:

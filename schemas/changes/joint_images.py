@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.schemas.codec.datum import Flag
 from pyspark_tidb_binlog.schemas.codec.lockstep import MAX_STEPS, MISSING, ColumnSearch, DatumPlaces, Rows, Walk
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, KeyLayout, KeyPart
+from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, KeyLayout, KeyPart, key_layout
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _NOWHERE = -1
@@ -73,7 +73,7 @@ class _CellRun:
 @lru_cache(1_024)
 def _fields_of(info: TableInfo) -> tuple[Sequence[tuple[ColumnInfo, _Type]], Sequence[tuple[KeyPart, _Type]], KeyLayout]:
     """The columns of images, each with its type, and the parts of keys: to make them takes longer than to decode some rows."""
-    key = KeyLayout.of(info)
+    key = key_layout(info)
     # Dates are decoded together, whatever their precision is.
     columns = [
         (c, (CellKind.DATETIME if is_date(c) else CellType.of(c), (type_of(c), is_date(c) and digits_of(c), c.elems, c.elems and c.tp)))

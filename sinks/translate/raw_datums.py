@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, to_unsigned
 from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.row_layout import KeyLayout, KeyPart
+from pyspark_tidb_binlog.schemas.row_layout import KeyPart, key_layout
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 Datums: TypeAlias = Mapping[int, bytes]
@@ -47,7 +47,7 @@ class HandleLayout:
     def of(cls, info: TableInfo) -> "HandleLayout":
         """That of a table's rows."""
         column = info.handle_columns()[0] if info.pk_is_handle else None
-        return cls(KeyLayout.of(info).parts, column.id if column else 0, bool(column and column.unsigned))
+        return cls(key_layout(info).parts, column.id if column else 0, bool(column and column.unsigned))
 
 
 def images_of(handle: HandleLayout, op: int, row: bytes) -> RowImages:
