@@ -140,6 +140,8 @@ class RowSink(MySQLSink):
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """All operations of ``step``; in one transaction if they are few (``Sink.apply``)."""
+        if self._rows.net_change and self._open_lanes is None and not self._interrupted:
+            return super().apply(rows, step, clock)
         with self._record.one_at_a_time:
             self._look_again()
             written = Written()
