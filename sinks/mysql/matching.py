@@ -108,6 +108,16 @@ def key_numbers(table: TableAt, old: OldRows) -> Numbers:
     return found
 
 
+def differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
+    """Mask of the rows whose images differ in any of these columns; NULL equals NULL."""
+    found: Mask = np.zeros(old.num_rows, dtype=bool)
+    for name in names:
+        a, b = old.column(name), new.column(name)
+        same = pc.fill_null(pc.equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
+        found |= ~same.to_numpy(zero_copy_only=False)
+    return found
+
+
 def matches(table: TableAt, old: OldRows, versions: Numbers) -> Iterator[ByKey | ByColumns]:
     """The ways to find all rows of ``old``; the most precise first, since the rows that one deletes cannot be matched by the next.
 

@@ -51,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
     write_head,
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, deeper, form_of, join_cells, join_conditions, literals
-from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, key_numbers, matches
+from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, differ, key_numbers, matches
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Noted, Origin, Phase, Statement, split
 
 
@@ -280,7 +280,7 @@ class DeleteCorrection:
         for number in np.unique(numbers).tolist():
             here = numbers == number
             names = [c.name for c in keys.get(number, table.info.target_columns())]
-            found[later[here]] = ~_differ(images.only(here).images, known.only(here).images, names)
+            found[later[here]] = ~differ(images.only(here).images, known.only(here).images, names)
         return found
 
 
@@ -383,7 +383,7 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) 
         again = _sliced(after)
         return TableWork(builder, old, (), added, again) if table.others else TableWork(builder, old, (), (*again, *added))
     before = old.slice(len(changes.removed), kept)
-    moved = _differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
+    moved = differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
     if table.others:
         return TableWork(builder, gone, _sliced(after.only(~moved)), added, _sliced(after.only(moved)))
@@ -393,16 +393,6 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) 
 
 def _built(tables: Mapping[int, TableAt], limits: PlanLimits, flavour: Flavour, table_id: int) -> "TableBuilder":
     return TableBuilder(tables[table_id], limits, flavour)
-
-
-def _differ(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> Mask:
-    """Mask of the rows whose images differ in any of these columns; NULL equals NULL."""
-    moved = np.zeros(old.num_rows, dtype=bool)
-    for name in names:
-        a, b = old.column(name), new.column(name)
-        same = pc.fill_null(pc.equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
-        moved |= ~same.to_numpy(zero_copy_only=False)
-    return moved
 
 
 class TableBuilder:

@@ -26,6 +26,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, TableSnapshot
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed
 from pyspark_tidb_binlog.sinks.lake.net_changes import first_and_last
+from pyspark_tidb_binlog.sinks.mysql.matching import differ
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -96,17 +97,7 @@ class NetRows:
 
     def changed(self, names: Sequence[str]) -> Mask:
         """The updated rows that are not the same in one of these columns."""
-        found = np.zeros(len(self), np.bool_)
-        for name in names:
-            found |= differs(self.was.column(name), self.now.column(name))
-        return found & self.updated
-
-
-def differs(left: pa.Array, right: pa.Array) -> Mask:
-    """Where two columns are not the same; NULL is the same as NULL only."""
-    same = pc.fill_null(pc.equal(left, right), False)
-    both = pc.and_(left.is_null(), right.is_null())
-    return ~pc.or_(same, both).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+        return differ(self.was, self.now, names) & self.updated
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +356,6 @@ def key_moves(rows: pa.Table, schema: PastSchema) -> Ints:
         others = [name for name in old.schema.names if name not in keyed]
         alike = np.zeros(len(at), np.int64)
         for name in others:
-            alike += ~differs(old.column(name), new.column(name))
+            alike += ~differ(old, new, [name])
         found.append(at[2 * alike >= len(others)])
     return np.concatenate(found)

@@ -25,11 +25,12 @@ from pyspark_tidb_binlog.schemas.changes.row_images import with_equal_documents
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
-from pyspark_tidb_binlog.sinks.past.undo_plan import NO_KEY, TableUndo, UndoPlan, places_of
+from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo, UndoPlan, places_of
 
 _ROWS, _BYTES = 200, 256 << 10
 """Rows, and about bytes, of one statement."""

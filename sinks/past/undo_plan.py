@@ -37,7 +37,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
     write_head,
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, join_conditions, literals
-from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows, differs
+from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, OldRows, differ, key_numbers
+from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows
 
 _TEXT = pa.string()
 UNDO = pa.schema(
@@ -50,7 +51,6 @@ _AT_ONCE = 50_000
 """Statements that are held together."""
 SETTINGS = ("SET NAMES utf8mb4", f"SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{ALWAYS},{ANY_DATE}'")
 """What the statements need of a session that a person opens."""
-NO_KEY = -1
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,14 @@ class TableUndo:
 
     def key_numbers(self, images: pa.RecordBatch) -> Ints:
         """For each row which of the unique keys finds it: the first one without NULL; ``NO_KEY``: none does."""
-        found = np.full(len(images), NO_KEY, np.int64)
-        for number, key in enumerate(self.net.table.info.unique_keys()):
-            whole = np.ones(len(images), np.bool_)
-            for column in key:
-                whole &= images.column(column.name).is_valid().to_numpy(zero_copy_only=False)
-            found[(found == NO_KEY) & whole] = number
-        return found
+        lacking = pa.repeat(pa.scalar(b"", pa.binary()), len(images))
+        return key_numbers(self.net.table, OldRows(images.append_column("lacking", lacking), np.arange(len(images))))
 
     @property
     def finds_by_all(self) -> bool:
         """Whether there are rows that no unique key finds."""
-        return any(bool((self.key_numbers(images) == NO_KEY).any()) for images in (self.net.was, self.net.now))
+        sides = (self.net.was, self.net.was_there), (self.net.now, self.net.now_there)
+        return any(bool((self.key_numbers(images)[there] == NO_KEY).any()) for images, there in sides)
 
     def conditions(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
         """What finds each row: its key, or all its columns. ``whole``: for a person, all its columns in any case, the key first."""
@@ -138,9 +134,7 @@ class TableUndo:
 
     def updates(self, rows: NetRows, *, whole: bool = False) -> pa.BinaryArray:
         """An UPDATE of each row, of the columns that change, and of those that the server would change by itself (ON UPDATE CURRENT_TIMESTAMP)."""
-        changes = np.array(
-            [differs(rows.was.column(c.name), rows.now.column(c.name)) | (c.flag & ColumnFlag.ON_UPDATE_NOW != 0) for c in self.columns]
-        )
+        changes = np.array([differ(rows.was, rows.now, [c.name]) | (c.flag & ColumnFlag.ON_UPDATE_NOW != 0) for c in self.columns])
         conditions = self.conditions(rows.now, whole=whole)
         kinds, numbers = np.unique(changes, axis=1, return_inverse=True) if len(rows) else (changes, np.zeros(0, np.int64))
 

@@ -9,6 +9,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.past.net_rows import key_moves
 from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
+from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo
 from tests.support.ddl_jobs import VARCHAR, column, database, index, job, partitions, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import past_of
@@ -142,6 +143,19 @@ def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> Non
     rows = past.changes(0, 50, None)
     assert [rows["commit_ts"][at].as_py() for at in key_moves(rows, past.schema).tolist()] == [30, 31, 35]
     assert key_moves(rows.slice(0, 0), past.schema).tolist() == key_moves(rows.slice(0, 1), past.schema).tolist() == []
+
+
+def test_a_row_that_came_or_went_is_found_by_its_key(tmp_path: Path) -> None:
+    """Else a MariaDB's table with documents would be refused."""
+    scene = LakeScene()
+    scene.ddl(10, database(1))
+    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene.row(30, 10, 2, None, {"id": 1})
+    scene.row(40, 10, 2, {"id": 1}, None)
+    scene.row(40, 10, 2, None, {"id": 2})
+    scene.run(tmp_path, 50)
+    past = past_of(tmp_path)
+    assert [(net.counts, TableUndo(net).finds_by_all) for net in past.net(35, 50, None, past.version)] == [((1, 1, 0), False)]
 
 
 def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:
