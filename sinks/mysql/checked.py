@@ -4,15 +4,17 @@
 
 Promises: a statement that has its expected effect costs a SAVEPOINT, and no query. Otherwise each of its findings and each rejected row is identified;
 rows to update that seemed to be missing are counted reliably. With ``on-finding = stop`` a finding raises ``FindingError`` before anything is
-committed; with ``record`` the row is written nevertheless. Keys and the server's words, which may hold row data, are shown only with ``log-row-data``. A TiDB that writes binlogs has no savepoints: there the transaction is rolled back and run
-again row by row.
+committed; with ``record`` the row is written nevertheless. Keys and the server's words, which may hold row data, are shown only with ``log-row-data``.
+
+A TiDB that writes binlogs has no savepoints, MyRocks none behind changes, and an error that ended the whole transaction has taken them away. Then the transaction is
+rolled back and run again, with the doubtful statements row by row.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
@@ -39,16 +41,18 @@ CLOSER_ROWS = 10_000
 class Effects:
     """Runs the statements of one transaction and collects the findings."""
 
-    def __init__(self, session: Session, apply: ApplyConfig, *, again: bool = False) -> None:
-        """``again``: the same transaction was doubtful."""
+    def __init__(self, session: Session, apply: ApplyConfig, doubted: Mapping[int, bool], *, savepoints: bool) -> None:
+        """``doubted``: the numbers of the statements that earlier runs of the transaction have doubted; True: the target refused the statement."""
         self._session = session
         self._sender = StatementSender(session, apply)
         self._settings = apply
-        self._again = again
+        self._doubted = doubted
+        self._savepoints = savepoints
+        self._number = 0
         self._closer = CLOSER_ROWS
         self._meanwhile: Callable[[], None] | None = None
-        self.doubtful = False
-        """A statement had not its expected effect, and could not be rolled back by itself."""
+        self.news: dict[int, bool] = {}
+        """Statements that this run doubts, and that could not be rolled back by themselves: the transaction is to be run again."""
         self.findings: list[Finding] = []
 
     def run(self, statements: Iterable[Statement]) -> int:
@@ -62,42 +66,55 @@ class Effects:
         for statement in ahead:
             rows += statement.rows
             self.findings += (*self._effects(statement), *noted(statement))
+            self._number += 1
         return rows
 
     def _effects(self, statement: Statement) -> Iterable[Finding]:
-        if self._again:
-            return self._looked_at(statement)
+        if self._number in self._doubted:
+            return self._looked_at(statement, refused=self._doubted[self._number])
         if statement.single and statement.effect is not Effect.CHANGES:
             return self._row(statement, closely=False)
-        if self._session.has_savepoints:
+        if self._savepoints:
             self._session.execute(f"SAVEPOINT {_SAVEPOINT}")
-        findings: tuple[Finding, ...] | None = None
+        findings = self._tried(statement, closely=False)
+        if findings == ():
+            return ()
+        return self._looked_at(statement, refused=findings is None) if self._taken_back(refused=findings is None) else ()
+
+    def _looked_at(self, statement: Statement, *, refused: bool) -> Iterable[Finding]:
+        """Run the statement row by row, or, beyond ``CLOSER_ROWS``, as a whole unless it is refused."""
+        self._closer -= statement.rows
+        if self._closer < 0 and not refused:
+            findings = self._tried(statement, closely=True)
+            if findings is not None:
+                return findings
+            if not self._taken_back(refused=True):
+                return ()
+        return self._row_by_row(statement)
+
+    def _tried(self, statement: Statement, *, closely: bool) -> tuple[Finding, ...] | None:
+        """Run the statement as a whole; None: the target refused it."""
         try:
-            findings = self._judged(statement, closely=False)
+            return self._judged(statement, closely)
         except RetryableApplyError:
             raise
         except ApplyError as error:
             _log.debug("a statement is run row by row: %s", error)
-        if findings == ():
-            return ()
-        if not self._session.has_savepoints:
-            self.doubtful = True
-            return ()
-        # Also after a refusal: some errors end the whole transaction, and then the server has no such savepoint.
-        self._session.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-        return self._looked_at(statement, refused=findings is None)
+            return None
 
-    def _looked_at(self, statement: Statement, *, refused: bool = False) -> Iterable[Finding]:
-        """Run the statement row by row, or, beyond ``CLOSER_ROWS``, as a whole unless it is refused."""
-        self._closer -= statement.rows
-        if self._closer >= 0 or refused:
-            return self._row_by_row(statement)
+    def _taken_back(self, *, refused: bool) -> bool:
+        """Roll the statement back, also a refused one: some errors end the whole transaction, and what follows would be another one.
+
+        False: that was not possible, so the transaction is to be run again.
+        """
         try:
-            return self._judged(statement, closely=True)
-        except RetryableApplyError:
-            raise
-        except ApplyError:
-            return self._row_by_row(statement)
+            if self._savepoints:
+                self._session.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+                return True
+        except ServerRefused as error:
+            _log.debug("the transaction is run again: %s", error)
+        self.news[self._number] = refused
+        return False
 
     def _row_by_row(self, statement: Statement) -> list[Finding]:
         return [found for row in statement.cut() for found in self._row(row, closely=True)]
@@ -153,7 +170,7 @@ class Effects:
 
 
 def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
-    """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where the target has no savepoints.
+    """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
 
@@ -164,13 +181,16 @@ def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
     """
-    effects = Effects(session, apply)
-    yield effects
-    if effects.doubtful:
+    doubted: dict[int, bool] = {}
+    while True:
+        effects = Effects(session, apply, doubted, savepoints=session.has_savepoints and not doubted)
+        yield effects
+        if not effects.news:
+            break
+        # Rows written one by one may conflict with the rows of other statements, so a later run may doubt more of them.
+        doubted = doubted | effects.news
         session.rollback()
         session.begin()
-        effects = Effects(session, apply, again=True)
-        yield effects
     stop_at_findings(effects.findings, apply)
 
 

@@ -546,7 +546,7 @@ class TableBuilder:
         return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
 
 
-_MOVED = "the row has another key, so the columns that only the target has lost their values and got their defaults: "
+_MOVED = "the row was deleted and inserted, so the columns that only the target has lost their values and got their defaults: "
 _TOO_DEEP = {
     Flavour.MARIADB: (
         FindingKind.FAILOVER,

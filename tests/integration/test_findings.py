@@ -2,13 +2,13 @@
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, ServerRefused
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
@@ -224,27 +224,48 @@ def test_errors_and_their_traces_hold_no_row_data(target: TargetConfig) -> None:
     assert caught.value.words in ("Duplicate entry '4711' for key 'PRIMARY'", "Duplicate entry '4711' for key 't.PRIMARY'")
 
 
-def test_an_error_that_ends_the_transaction_commits_nothing(target: TargetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server with a full lock table does that. What comes after it would be a transaction of its own."""
-    sql(target, PAIR_SQL.format(type="varchar(20)"), "SELECT 1")
+@pytest.mark.parametrize("closer_rows", [0, CLOSER_ROWS])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_an_error_that_ends_the_transaction_commits_no_half_of_it(
+    target: TargetConfig, monkeypatch: pytest.MonkeyPatch, at: int, closer_rows: int
+) -> None:
+    """A server with a full lock table does that: what comes after it is a transaction of its own. The second statement is doubtful."""
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a'),(2,2,'b')", "SELECT 1")
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.checked.CLOSER_ROWS", closer_rows)
     answer, sent = Session.answer, list[bytes]()
 
     def ended(session: Session, statement: bytes, meanwhile: Callable[[], None] | None = None) -> StatementResult:
         sent.append(statement)
-        if len(sent) == 2:
+        if len(sent) == at:
             session.rollback()
-            raise ApplyError("error 1206, The total number of locks exceeds the lock table size", 1206)
+            raise ServerRefused("error 1206, The total number of locks exceeds the lock table size", 1206)
         return answer(session, statement, meanwhile)
 
     monkeypatch.setattr(Session, "answer", ended)
-    events = Events(PAIR).insert(1, 1, "a").insert(2, 2, "b").insert(3, 3, "c").insert(4, 4, "d")
-    if Session.has_savepoints:
-        with pytest.raises(ApplyError, match="SAVEPOINT tidb_binlog_statement does not exist"):
-            apply(target, events, limits=PlanLimits(max_rows=2))
-        assert sql(target, "SELECT * FROM d.t") == []
+    events = Events(PAIR).delete(1, 1, "a").delete(2, 2, "b").delete(3, 3, "c").delete(4, 4, "d").insert(5, 5, "e").insert(6, 6, "f")
+    try:
+        apply(target, events, limits=PlanLimits(max_rows=2, max_keys=2))
+    except ApplyError as error:
+        assert error.errno == 1206
+        assert sql(target, "SELECT id FROM d.t ORDER BY id") == [(1,), (2,)]
     else:
-        apply(target, events, limits=PlanLimits(max_rows=2))
-        assert len(sql(target, "SELECT * FROM d.t")) == 4
+        assert sql(target, "SELECT id FROM d.t ORDER BY id") == [(5,), (6,)]
+
+
+def test_a_server_that_takes_no_statement_back_has_the_transaction_again(target: TargetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MyRocks refuses ROLLBACK TO SAVEPOINT behind changes."""
+    sql(target, PAIR_SQL.format(type="varchar(20)"), "INSERT INTO d.t VALUES (1,1,'a')", "SELECT 1")
+    execute = Session.execute
+
+    def refusing(session: Session, statement: str | bytes, args: Sequence[object] | None = None) -> int:
+        if str(statement).startswith("ROLLBACK TO"):
+            raise ServerRefused("error 4061, MyRocks currently does not support ROLLBACK TO SAVEPOINT if modifying rows", 4061)
+        return execute(session, statement, args)
+
+    monkeypatch.setattr(Session, "execute", refusing)
+    events = Events(PAIR).delete(1, 1, "a").delete(2, 2, "b").insert(3, 3, "c").insert(4, 4, "d")
+    assert [finding.key for finding in apply(target, events)] == ["id=2"]
+    assert sql(target, "SELECT id FROM d.t ORDER BY id") == [(3,), (4,)]
 
 
 def test_many_doubts_are_looked_at_up_to_a_bound(target: TargetConfig) -> None:
