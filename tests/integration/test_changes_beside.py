@@ -68,6 +68,6 @@ def test_readers_hold_up_nobody_and_each_has_everything(
         eventually(lambda: sum(map(len, slow.values())) >= len(wanted), seconds=WAIT)
         query.stop()
         assert scene.rows("fast") == wanted
-        assert [row for _, rows in sorted(slow.items()) for row in rows] == wanted and len(slow) > 5
+        assert [row for _, rows in sorted(slow.items()) for row in rows] == wanted and len(slow) > 2
     for name in ("shop", MARKS):
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")

@@ -128,7 +128,7 @@ def test_sparks_checkpoint_and_the_delta_table(spark: SparkSession, fresh_mariad
 @pytest.mark.parametrize("what", ["binlogs", pytest.param("the record of the stream", marks=pytest.mark.slow)])
 def test_files_and_their_record(what: str, spark: SparkSession, disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
-    with Arena(load(GOLDEN / "types"), None, tmp_path / "arena", "sorted", Cut(step_bytes=50_000, max_bytes=200_000)) as arena:
+    with Arena(load(GOLDEN / "types"), None, tmp_path / "arena", "sorted", Cut(step_bytes=20_000, max_bytes=40_000)) as arena:
         arena.write()
         binlogs, data = (disk.path / "on", tmp_path / "off") if what == "binlogs" else (tmp_path / "off", disk.path / "on")
         apply = dataclasses.replace(arena.settings().apply, db_type="file")

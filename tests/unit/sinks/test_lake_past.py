@@ -587,7 +587,7 @@ def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path:
     for ts in (31, 32, 33):
         scene.row(ts, 10, 2, None, {"id": ts})
     sink = scene.sink(tmp_path)
-    scene.follow(sink, 25, 31, 32, 33)
+    scene.follow(sink, 20, 31, 32, 33)
     sink.close()
     assert sink._mirrors is not None
     for _ in range(3):
