@@ -478,16 +478,20 @@ def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_lef
         service.stop()
 
 
-def test_rows_that_the_history_may_explain_go_on_where_no_port_tells(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_the_history_may_explain_go_on_where_no_port_tells(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_tidb_binlog.schemas.history_feed._UNTOLD_SECONDS", 0.05)
     upstream = Upstream(Written())
     service = upstream.serve()
     upstream.ddl.create_database("d")
     for name in ("t", "o"):
         upstream.ddl.create_table("d", Table(name, (Column("a", "int"),)))
     feed, checked = HistoryFeed(service.url, pause=lambda _: None), dict[int, int]()
-    feed.timeout, newest = 0.05, int(feed.refresh().newest_version)
+    newest = int(feed.refresh().newest_version)
     service.stop()
     feed.wait_for_unfinished({upstream.store.table("d.t").id: newest}, checked)
     assert "is not known" in caplog.text and not checked
+    feed.timeout = 0.05
     with pytest.raises(HistoryUnavailable):
         feed.wait_for_unfinished({upstream.store.table("d.t").id: newest + 1}, checked)
