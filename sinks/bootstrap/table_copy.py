@@ -25,16 +25,16 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import chunk_sql
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
-from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.effects import judge, noted
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
-from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def copy_range(
     while True:
         chunk = _Chunk(place, plan, part, limit, hidden, sources)
         for attempt in retrying(policy):
-            with attempt, transaction(sessions, attempt) as session:
+            with attempt, fenced(sessions, place.lease, attempt) as session:
                 done = chunk.run(session)
         failpoints.point("after-bootstrap-chunk")
         yield chunk.rows
@@ -126,7 +126,7 @@ def copy_range(
 
 
 class _Chunk:
-    """The next rows of a range, in a transaction that may be tried several times."""
+    """The next rows of a range, in a transaction with the lease checked (``fenced``), which may be tried several times."""
 
     def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden, sources: KeptSessions) -> None:
         self._place = place
@@ -145,7 +145,6 @@ class _Chunk:
         """Whether the range is copied completely then."""
         self.rows = self.bytes = count = 0
         place = self._place
-        lease.check(session, place.lease)
         part = copy_record.lock_range(session, *place.record, self._part, place.ts)
         if part.done:
             return True

@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 _SAVEPOINT = "tidb_binlog_statement"
 CLOSER_ROWS = 10_000
 """Maximum rows of a transaction that are run one by one to identify the rows with a finding; beyond it only the statement is identified."""
+DUPLICATE = 1062
+NOT_COMPARABLE = frozenset({1267, 1525, 3854})
+"""A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's;
+or a date with one that MySQL does not take for a date."""
 
 
 class Effects:
@@ -107,12 +111,12 @@ class Effects:
 
         False: that was not possible, so the transaction is to be run again.
         """
-        try:
-            if self._savepoints:
+        if self._savepoints:
+            try:
                 self._session.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
                 return True
-        except ServerRefused as error:
-            _log.debug("the transaction is run again: %s", error)
+            except ServerRefused as error:
+                _log.debug("the transaction is run again: %s", error)
         self.news[self._number] = refused
         return False
 
@@ -192,12 +196,6 @@ def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
         session.rollback()
         session.begin()
     stop_at_findings(effects.findings, apply)
-
-
-DUPLICATE = 1062
-NOT_COMPARABLE = frozenset({1267, 1525, 3854})
-"""A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's;
-or a date with one that MySQL does not take for a date."""
 
 
 class StatementSender:

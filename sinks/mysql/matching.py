@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.row_layout import has_bit, lacking_at
+from pyspark_tidb_binlog.schemas.row_layout import LACKING, has_bit, lacking_at
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
 
@@ -37,6 +37,12 @@ class OldRows:
     """``schemas.decoder.old_rows``: the target's columns, and as the last one the columns that each image lacks."""
     events: Numbers
     """Row number of the event of each image."""
+
+    @classmethod
+    def complete(cls, images: pa.RecordBatch, events: Numbers) -> "OldRows":
+        """Images of the target's columns that lack none of them."""
+        lacking = pa.repeat(pa.scalar(b"", LACKING.type), len(images))
+        return cls(pa.RecordBatch.from_arrays([*images.columns, lacking], schema=images.schema.append(LACKING)), events)
 
     def __len__(self) -> int:
         return int(self.images.num_rows)

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.row_layout import LACKING
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, fold
 from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE
@@ -84,7 +83,7 @@ class SafeSpanPlan(SpanPlan):
             had = np.flatnonzero(here & (source.ops != Op.INSERT) & _shown(events, BEFORE))
             has = np.flatnonzero(here & (source.ops != Op.DELETE) & _shown(events, AFTER))
             if self._how.in_doubt or not cannot_tell_apart(builder.table.info):
-                gone = _joined(source.old_rows(builder.table, had), _as_old(source.new_images(builder.table, has).rows, has))
+                gone = _joined(source.old_rows(builder.table, had), OldRows.complete(source.new_images(builder.table, has).rows, has))
             else:
                 gone = source.old_rows(builder.table, np.concatenate([changes.removed, changes.before]))
             last = NewRows(source, builder.table, np.concatenate([changes.after, changes.added]))
@@ -155,12 +154,6 @@ def _shown(events: pa.Table, hidden: str) -> Mask:
         return np.ones(events.num_rows, dtype=bool)
     found: Mask = ~events[hidden].to_numpy()
     return found
-
-
-def _as_old(images: pa.RecordBatch, events: Indexes) -> OldRows:
-    """New images, which lack nothing, to be sought."""
-    lacking = pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(events), dtype=np.int64)))
-    return OldRows(pa.RecordBatch.from_arrays([*images.columns, lacking], schema=images.schema.append(LACKING)), events)
 
 
 def _joined(one: OldRows, other: OldRows) -> OldRows:

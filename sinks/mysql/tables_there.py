@@ -165,7 +165,7 @@ class TablesThere:
         self._told |= {(one.table, one.words) for one in fitted.findings}
         return Written(written.rows, fitted.findings + written.findings)
 
-    def _fit(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> "_TableFit":
+    def _fit(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> _TableFit:
         table = one.table
         known = self._fits.get(_name(table))
         if known is not None and known.table == table and known.there is there and known.keyed is keyed:
@@ -190,7 +190,7 @@ class TablesThere:
         self._fits[_name(table)] = fit = _TableFit(table, there, keyed, fitted, tuple(words), keys[0] if keys else "")
         return fit
 
-    def _inexact(self, one: ConcernedTable, fit: "_TableFit") -> list[Finding]:
+    def _inexact(self, one: ConcernedTable, fit: _TableFit) -> list[Finding]:
         """Columns of a table that change values in silence, and that nothing was said of yet."""
         if fit.inexact_key:
             raise _refused(one, f"its key identifies rows, and {fit.inexact_key}")

@@ -42,9 +42,8 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
 """How long ``close`` waits for the last checkpoint."""
-
-
 _SYNC_SECONDS = 60.0
+"""Least time between two questions of ``SyncPoints``."""
 _ASK = "SHOW MASTER STATUS"
 
 

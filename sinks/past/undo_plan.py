@@ -102,8 +102,7 @@ class TableUndo:
 
     def key_numbers(self, images: pa.RecordBatch) -> Ints:
         """For each row which of the unique keys finds it: the first one without NULL; ``NO_KEY``: none does."""
-        lacking = pa.repeat(pa.scalar(b"", pa.binary()), len(images))
-        return key_numbers(self.net.table, OldRows(images.append_column("lacking", lacking), np.arange(len(images))))
+        return key_numbers(self.net.table, OldRows.complete(images, np.arange(len(images))))
 
     @property
     def finds_by_all(self) -> bool:
