@@ -72,7 +72,7 @@ def allowed(retention: float) -> Mapping[str, Allowed]:
         "delta-dir log files": Allowed(0.0, log_files),
         "tidb_binlog.checkpoint rows": Allowed(1.0, 0),
         "tidb_binlog.spark_lease rows": Allowed(1.0, 0),
-        "tidb_binlog.spark_progress rows": Allowed(1.0, 20),
+        "tidb_binlog.spark_state rows": Allowed(1.0, 20),
     }
 
 

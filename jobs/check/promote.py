@@ -21,12 +21,14 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseHeld
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import is_held
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.record import Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.sequences import place_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -93,14 +95,15 @@ def promotion_of(session: Session, config: DrainerConfig) -> Promotion:
     """
     apply, table = config.apply, table_in_target(config)
     schema = apply.checkpoint_schema
-    cluster_id = config.source.cluster_id or progress.only_cluster(session, schema, table)
+    cluster_id = config.source.cluster_id or only_cluster(session, schema, table)
     row = lease.look(session, cluster_id, schema)
     if row is None:
         raise ConfigError(f"{schema}.spark_lease has no row of cluster {cluster_id}: no Drainer of this project has written to this target")
     if row.life == lease.PROMOTED:
         raise ConfigError(f"it is promoted already, by {row.words}. {lease.promoted_todo(cluster_id, schema)}")
     writer = row.words if is_held(session, cluster_id, schema) else ""
-    there = progress.load(session, cluster_id, schema, table)
+    recorded = load_checkpoint(session, cluster_id, schema, table)
+    there = Record(schema, cluster_id).read(session).progress(recorded)
     half = "NOT consistent: a later span is half written. Start the Drainer until it is done, or its relay log alone, if you can"
     at = f"everything up to {as_time(there.commit_ts)} (TSO {there.commit_ts}) is there"
     counters = tuple(_behind(session, apply.checkpoint_schema))

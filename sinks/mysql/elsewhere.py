@@ -34,8 +34,13 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql import progress
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import (
+    CHECKPOINT_TABLE,
+    Checkpoint,
+    ensure_checkpoint,
+    load_checkpoint,
+    write_checkpoint,
+)
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked
 
@@ -140,21 +145,21 @@ class OnServer:
     def open(self) -> None:
         """Create the database and the table."""
         with connect(self._server, self._apply) as session:
-            progress.ensure_checkpoint(session, self._schema, self._table)
+            ensure_checkpoint(session, self._schema, self._table)
 
     def read(self) -> Checkpoint | None:
         """Read the row (``RealCheckpoint``)."""
         with connect(self._server, self._apply) as session:
-            return _begun(progress.load_checkpoint(session, self._cluster_id, self._schema, self._table))
+            return _begun(load_checkpoint(session, self._cluster_id, self._schema, self._table))
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
         """Write the row, in a transaction that locks it."""
         with connect(self._server, self._apply) as session:
             session.begin()
-            found = _begun(progress.load_checkpoint(session, self._cluster_id, self._schema, self._table, lock=True))
+            found = _begun(load_checkpoint(session, self._cluster_id, self._schema, self._table, lock=True))
             if found is not None and found.commit_ts not in expected:
                 raise _moved(self.where, found.commit_ts, expected)
-            progress.write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
+            write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
             session.commit()
 
     def close(self) -> None:
@@ -187,7 +192,7 @@ def is_in_target(config: DrainerConfig) -> bool:
 
 def table_in_target(config: DrainerConfig) -> str:
     """The table of the record in the target."""
-    return OURS if is_elsewhere(config) else config.checkpoint.table or progress.CHECKPOINT_TABLE
+    return OURS if is_elsewhere(config) else config.checkpoint.table or CHECKPOINT_TABLE
 
 
 def real_checkpoint(config: DrainerConfig, cluster_id: int) -> RealCheckpoint:
@@ -195,7 +200,7 @@ def real_checkpoint(config: DrainerConfig, cluster_id: int) -> RealCheckpoint:
     asked = config.checkpoint
     if asked.type in IN_FILE:
         return InFile(Path(config.data_dir))
-    return OnServer(_server(asked, config.target), config.apply, asked.table or progress.CHECKPOINT_TABLE, cluster_id)
+    return OnServer(_server(asked, config.target), config.apply, asked.table or CHECKPOINT_TABLE, cluster_id)
 
 
 def _server(asked: CheckpointConfig, target: TargetConfig) -> TargetConfig:

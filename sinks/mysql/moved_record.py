@@ -21,10 +21,15 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import (
+    CHECKPOINT_TABLE,
+    Checkpoint,
+    delete_checkpoint,
+    load_checkpoint,
+    write_checkpoint,
+)
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS, InFile, is_elsewhere, is_in_target, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import kinds_of
 from pyspark_tidb_binlog.sinks.translate.local_record import STAND
@@ -124,20 +129,20 @@ def carry_out(session: Session, move: RecordMove, config: DrainerConfig, held: L
     """Carry out the move in the open transaction."""
     table = table_in_target(config)
     if move.record is not None:
-        progress.write_checkpoint(session, held.cluster_id, move.record, held.schema, table)
+        write_checkpoint(session, held.cluster_id, move.record, held.schema, table)
     if move.words and table != OURS:
-        progress.delete_checkpoint(session, held.cluster_id, held.schema, OURS)
+        delete_checkpoint(session, held.cluster_id, held.schema, OURS)
 
 
 def _other_table(config: DrainerConfig) -> str:
     """The table in the target that another setting would have made the record; empty: the real checkpoint itself is there."""
     if not is_elsewhere(config):
         return OURS
-    return "" if is_in_target(config) else config.checkpoint.table or progress.CHECKPOINT_TABLE
+    return "" if is_in_target(config) else config.checkpoint.table or CHECKPOINT_TABLE
 
 
 def _row(session: Session, cluster_id: int, schema: str, table: str) -> Checkpoint | None:
-    return progress.load_checkpoint(session, cluster_id, schema, table) if kinds_of(session, schema, table) else None
+    return load_checkpoint(session, cluster_id, schema, table) if kinds_of(session, schema, table) else None
 
 
 def _savepoint(config: DrainerConfig) -> tuple[int, str]:

@@ -30,8 +30,9 @@ from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
-from pyspark_tidb_binlog.sinks.mysql import lease, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, parallel
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, ensure_checkpoint, load_checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
@@ -39,11 +40,11 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, doubt_of, open_row_by_row, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
@@ -105,12 +106,11 @@ class MySQLSink(Sink):
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
-                found, choice = record.counts(*self._read_record(session))
-                open_upto = self._open_upto(session, found.commit_ts) if found.known else 0
+                recorded, state = self._read_record(session)
+        found, choice = record.counts(recorded, state)
+        open_upto = open_row_by_row(state, found.commit_ts) if found.known else 0
         record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.session(attempt) as session:
-                doubt = self._doubt(session, found)
+        doubt = self._doubt(found, state)
         crashed_until = safe_until(doubt, record.commit_ts, self._now()) if doubt.crashed else doubt.upto_ts
         until_ts = max(crashed_until, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
         version = version_on(found, history(), record.commit_ts, ours=doubt.ours)
@@ -122,7 +122,7 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._remove_stale_marks(session)
-                bounds = progress.safe_bounds(session, self._cluster_id, record.commit_ts, self._settings.checkpoint_schema)
+                bounds = record.rows.read(session).safe_bounds(record.commit_ts)
                 applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
         if bounds.end_ts:
@@ -174,43 +174,31 @@ class MySQLSink(Sink):
     def _get_to_know(self, session: Session) -> None:
         self._flavour = session.flavour
         self._limits = self._limits.within(session.max_allowed_packet)
-        self._cluster_id = self._cluster_id or progress.only_cluster(session, self._settings.checkpoint_schema, self._record.table)
+        self._cluster_id = self._cluster_id or only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
-    def _read_record(self, session: Session) -> tuple[Checkpoint | None, TargetProgress]:
-        """The row of the record, and all that is recorded."""
+    def _read_record(self, session: Session) -> tuple[Checkpoint | None, State]:
+        """The checkpoint row, and all that is recorded beside it."""
         schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._record.table
-        progress.ensure_tables(session, schema, table)
+        ensure_checkpoint(session, schema, table)
+        self._record.rows.create(session)
         ensure_ddl_table(session, self._settings)
         session.commit()
         # A real Drainer, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
-        recorded = progress.load_checkpoint(session, cluster_id, schema, table, lock=True)
-        return recorded, progress.progress_at(session, cluster_id, recorded, schema)
+        recorded = load_checkpoint(session, cluster_id, schema, table, lock=True)
+        return recorded, self._record.rows.read(session)
 
-    def _doubt(self, session: Session, found: TargetProgress) -> Doubt:
+    def _doubt(self, found: TargetProgress, state: State) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
-        recorded_ts = found.commit_ts if found.known else self._record.commit_ts
-        open_upto = self._open_upto(session, self._record.commit_ts)
-        marked = progress.is_ours(session, self._cluster_id, recorded_ts, self._settings.checkpoint_schema, consistent=found.consistent)
-        beyond, around = (self._recorded_beyond(session, around=around) for around in (False, True))
-        return doubt_of(found, Recorded(self._record.commit_ts, open_upto, marked, beyond, around))
-
-    def _open_upto(self, session: Session, commit_ts: int) -> int:
-        """The end of a span that is open at ``commit_ts`` in another way than in parts; 0: there is none."""
-        return 0
-
-    def _recorded_beyond(self, session: Session, *, around: bool) -> int:
-        """The end of what is recorded beyond the checkpoint (``progress.recorded_beyond``)."""
-        return progress.recorded_beyond(session, self._cluster_id, self._record.commit_ts, self._settings.checkpoint_schema, around=around)
+        return doubt_of(found, state, self._record.commit_ts)
 
     def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
         and says ``consistent``. ``begins``: another program's work, or none, is in the target.
         """
-        schema = self._settings.checkpoint_schema
         if safe_until:
-            progress.begin_safe(session, self._cluster_id, progress.SafeBounds(self._record.commit_ts, safe_until), schema)
-        progress.forget_other_spans(session, self._cluster_id, self._record.commit_ts, schema)
+            self._record.rows.begin_safe(session, SafeBounds(self._record.commit_ts, safe_until))
+        self._record.rows.forget_beyond(session, self._record.commit_ts)
         begin_record(session, self._settings, self._cluster_id, self._record.commit_ts, afresh=begins)
         jobs = forget_later(session, self._settings, self._cluster_id, self._record.commit_ts)
         if moved is not None:
@@ -219,7 +207,7 @@ class MySQLSink(Sink):
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d. The target's data was restored, or its checkpoint was set back. These "
                 "records are deleted, and the DDLs are executed again",
-                schema,
+                self._settings.checkpoint_schema,
                 jobs,
                 self._record.commit_ts,
             )
@@ -325,8 +313,7 @@ class MySQLSink(Sink):
                 # Said before anything about the target's tables, which may be those of the other filters.
                 for attempt in self._leased.retrying():
                     with attempt, self._leased.fenced(attempt) as session:
-                        span, schema = (step.after_ts, step.upto_ts), self._settings.checkpoint_schema
-                        progress.require_same_filters(session, self._cluster_id, *span, schema, self._filters)
+                        self._record.rows.require_same(session, OpenParts(step.after_ts, step.upto_ts, events.parts, self._filters))
             for attempt in self._tables.fitting():
                 with attempt:
                     before = attempt.refused.written if isinstance(attempt.refused, PartsOutdated) else Written()
@@ -352,13 +339,12 @@ class MySQLSink(Sink):
 
     def _begin_span(self, session: Session, step: RowsStep, parts: int, safe: SafeSpan | None) -> bool:
         """Record that ``step`` is applied in parts from now on; False: it is in the target already."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         if not self._record.next_is(session, step):
             return False
-        progress.begin_span(session, cluster_id, step.after_ts, step.upto_ts, parts, schema, self._filters)
+        self._record.rows.begin_parts(session, OpenParts(step.after_ts, step.upto_ts, parts, self._filters))
         if safe is not None and not self._safe.open_at(step.after_ts):
             # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
-            progress.begin_safe(session, cluster_id, progress.SafeBounds(step.after_ts, step.upto_ts, progress.Reason.PARTS), schema)
+            self._record.rows.begin_safe(session, SafeBounds(step.after_ts, step.upto_ts, Reason.PARTS))
         self._record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
@@ -397,9 +383,8 @@ class MySQLSink(Sink):
 
     def _end_span(self, session: Session, step: RowsStep, parts: int, answered: frozenset[tuple[int, str]]) -> int:
         """How many parts the target lacks that it has answered; if none, the span is closed."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         if self._record.next_is(session, step):
-            lost = len(answered - progress.parts_done(session, cluster_id, step.after_ts, step.upto_ts, parts, schema))
+            lost = len(answered - self._record.rows.read(session).parts_done(step.after_ts, step.upto_ts, parts))
             if lost:
                 return lost
             self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
@@ -425,7 +410,7 @@ class MySQLSink(Sink):
             self._together = False
         raise ApplyError(
             f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written, because markers of finished deletes are missing in "
-            f"{to.apply.checkpoint_schema}.spark_progress. Were rows deleted there? Start the Drainer again: the start finishes the span"
+            f"{to.apply.checkpoint_schema}.spark_state. Were rows deleted there? Start the Drainer again: the start finishes the span"
         )
 
     def _ship(self, events: KeyedEvents) -> ShippedTarget:

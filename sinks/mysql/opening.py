@@ -9,28 +9,13 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.mysql.record import State
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _log = logging.getLogger(__name__)
 
 LEAST_OPEN = tso(3_600_000)
 """Far longer than a real Drainer's checkpoint, which is written every three seconds, trails what it has applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a target holds beside its checkpoint."""
-
-    commit_ts: int
-    """After which the stream begins."""
-    open_upto: int
-    """The end of a span that is open row by row; 0: there is none."""
-    marked: bool
-    """Whether a span of ours ends, or is open, at the checkpoint."""
-    beyond: int
-    """The end of the last span that is recorded as begun, or done, beyond ``commit_ts``; 0: there is none."""
-    around: int
-    """The same for the spans that contain ``commit_ts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +30,31 @@ class Doubt:
     why: str
     """In words; empty = nothing is in doubt."""
     beyond: int = 0
-    """As in ``Recorded``: counts where somebody has set the real checkpoint back, which is not in the target."""
+    """``State.beyond``: counts where somebody has set the real checkpoint back, which is not in the target."""
 
 
-def doubt_of(found: TargetProgress, recorded: Recorded) -> Doubt:
-    """What of the spans beyond the checkpoint ``found`` may be in the target, which is not known exactly."""
-    ours = bool(found.unfinished or recorded.open_upto) or recorded.marked
+def doubt_of(found: TargetProgress, state: State, commit_ts: int) -> Doubt:
+    """What of the spans beyond the checkpoint ``found`` may be in the target, which is not known exactly.
+
+    ``state``: what the target records beside the checkpoint; ``commit_ts``: after which the stream begins.
+    """
+    open_upto, beyond, around = open_row_by_row(state, commit_ts), state.beyond(commit_ts), state.beyond(commit_ts, around=True)
+    marked = state.is_ours(found.commit_ts if found.known else commit_ts, consistent=found.consistent)
+    ours = bool(found.unfinished or open_upto) or marked
     if found.known and not found.consistent and not ours:
         why = "another Drainer wrote the checkpoint and was not stopped cleanly, so some binlogs after it may be applied"
-        return Doubt(True, ours, max(recorded.commit_ts, recorded.beyond), why, recorded.beyond)
+        return Doubt(True, ours, max(commit_ts, beyond), why, beyond)
     # A checkpoint that was moved back, and says that the target is consistent there, is that of a target that was restored.
-    if not recorded.around or recorded.open_upto:
-        return Doubt(False, ours, 0, "", recorded.beyond)
-    why = f"another Drainer took over within a span that spark_progress or spark_rows records as begun, up to {recorded.around}"
-    return Doubt(False, ours, recorded.around, why, recorded.beyond)
+    if not around or open_upto:
+        return Doubt(False, ours, 0, "", beyond)
+    why = f"another Drainer took over within a span that spark_state records as begun, up to {around}"
+    return Doubt(False, ours, around, why, beyond)
+
+
+def open_row_by_row(state: State, commit_ts: int) -> int:
+    """The end of the span that was begun row by row at ``commit_ts``; 0: there is none."""
+    lanes = state.lanes_at(commit_ts)
+    return lanes.upto_ts if lanes is not None and lanes.after_ts == commit_ts else 0
 
 
 def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:

@@ -23,9 +23,8 @@ _CHECKPOINT = ("clusterID",)
 _KEYS = {
     "spark_checkpoint": _CHECKPOINT,
     "spark_lease": ("cluster_id",),
-    "spark_progress": ("cluster_id", "from_ts", "to_ts", "part", "parts", "phase"),
+    "spark_state": ("cluster_id", "name"),
     "spark_ddl": ("cluster_id", "job_id"),
-    "spark_rows": ("cluster_id", "lane"),
     "spark_bootstrap": ("cluster_id", "table_schema", "table_name", "unit"),
     MARK_TABLE: ("id", "channel_id"),
 }

@@ -4,7 +4,7 @@ One task per part commits its deletes, waits until the markers show that all par
 statement while the server executes the present one. A part that waits too long, because the tasks of others have no slot, is left to
 a second Spark job, which finds the deletes done.
 
-Each marker says which transactions its part and phase was planned without (``syncer.ignore-txn-commit-ts``). If deletes are committed and
+The row of each part and phase says which transactions it and phase was planned without (``syncer.ignore-txn-commit-ts``). If deletes are committed and
 other transactions are to be skipped now, the deletes are corrected first, in one transaction per part: rows that only the skipped transactions deleted are
 inserted again. Rows that a part has written stay, and are a finding.
 
@@ -16,7 +16,7 @@ Which rows form a part: ``sinks.engine.keyed``.
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +39,14 @@ from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
 from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
 from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
-from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
+from pyspark_tidb_binlog.sinks.mysql.record import Part, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
@@ -82,6 +83,15 @@ class PartTarget:
     after_ts: int
     upto_ts: int
     parts: int
+
+    @property
+    def record(self) -> Record:
+        """Where it is recorded which parts are done."""
+        return Record(self.lease.schema, self.lease.cluster_id)
+
+    def part(self, number: int, phase: Phase) -> Part:
+        """One part and phase of the span."""
+        return Part(self.after_ts, self.upto_ts, number, self.parts, phase.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +222,8 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
 
 
 def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> bool:
-    """Whether all parts have committed their deletes (``progress.deletes_done``)."""
-    return progress.deletes_done(session, to.lease.cluster_id, to.after_ts, to.upto_ts, to.parts, to.apply.checkpoint_schema, skipped)
+    """Whether all parts have committed their deletes (``Record.deletes_done``)."""
+    return to.record.deletes_done(session, (to.part(number, Phase.DELETE) for number in range(to.parts)), skipped)
 
 
 class _PartPlans:
@@ -443,17 +453,16 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
 
 def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
     """All that belongs to the transaction; as ``_write_part``."""
-    marker, schema = progress.Marker(to.lease.cluster_id, to.after_ts, to.upto_ts, part, to.parts, phase.value), to.apply.checkpoint_schema
     for effects in checked(session, to.apply):
         lease.check(session, to.lease)
         if phase is Phase.WRITE and not _all_deleted(session, to, plans.skipped):
             return None
         rows, findings = 0, list[Finding]()
-        if progress.claim_part(session, marker, schema, plans.skipped):
+        if to.record.claim(session, to.part(part, phase), plans.skipped):
             rows += effects.run(plans.deletes()) if phase is Phase.DELETE else 0
             rows += effects.run(plans.writes()) if phase is Phase.WRITE else 0
         else:
-            statements = _corrected(session, marker, schema, plans, findings)
+            statements = _corrected(session, to, part, phase, plans, findings)
             if statements is None:
                 return Written()
             rows += effects.run(statements)
@@ -462,17 +471,18 @@ def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans
 
 
 def _corrected(
-    session: Session, marker: progress.Marker, schema: str, plans: _PartPlans, findings: list[Finding]
+    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans, findings: list[Finding]
 ) -> Iterable[Statement] | None:
     """What is still to be done for a part and phase that is marked as done; None: nothing. Once the statements are planned, ``findings`` has those
     that do not come from their effects.
     """
-    before = progress.planned_without(session, marker, schema) if marker.phase == Phase.DELETE else None
+    deletes = to.part(part, Phase.DELETE)
+    before = to.record.planned_without(session, deletes) if phase is Phase.DELETE else None
     if before is None or before == plans.skipped:
         return None
     plans.require_same(before)
-    progress.correct_deletes(session, marker, plans.skipped, schema)
-    written = progress.planned_without(session, replace(marker, phase=progress.Mark.WRITE), schema)
+    to.record.correct(session, deletes, plans.skipped)
+    written = to.record.planned_without(session, to.part(part, Phase.WRITE))
     if written is None:
         return plans.corrections(before, findings)
     findings += plans.partly_applied(written)

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, Ret
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, SyncPoint, ensure_checkpoint, load_checkpoint, write_checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     Choice,
     RealCheckpoint,
@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
 )
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.record import Record, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -137,7 +137,7 @@ class TargetRecord:
             _log.warning("%s", move.words)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.session(attempt) as session:
-                    progress.ensure_checkpoint(session, held.schema, self.table)
+                    ensure_checkpoint(session, held.schema, self.table)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
                     carry_out(session, move, config, held)
@@ -147,8 +147,15 @@ class TargetRecord:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
         self._late.note = note
 
-    def counts(self, ours: Checkpoint | None, found: TargetProgress) -> tuple[TargetProgress, Choice]:
-        """What counts at the start: the target's record (the row ``ours``, and all of it ``found``), or the real checkpoint elsewhere."""
+    @property
+    def rows(self) -> Record:
+        """What is recorded beside the checkpoint."""
+        held = self._leased.lease
+        return Record(held.schema, held.cluster_id)
+
+    def counts(self, ours: Checkpoint | None, state: State) -> tuple[TargetProgress, Choice]:
+        """What counts at the start: the target's record (the row ``ours``, and ``state`` beside it), or the real checkpoint elsewhere."""
+        found = state.progress(ours)
         self._sync_point = ours.sync_point if ours else None
         if not is_elsewhere(self._config):
             return found, Choice(None, True)
@@ -207,18 +214,18 @@ class TargetRecord:
         whole = consistent and not self._safe.open_at(commit_ts)
         held = self._leased.lease
         row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
-        progress.write_checkpoint(session, held.cluster_id, row, held.schema, self.table)
+        write_checkpoint(session, held.cluster_id, row, held.schema, self.table)
         self._version_saved = applied.version
 
     def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:
-        """Write the row, and the marker that (after_ts, upto_ts] is in the target."""
-        progress.mark_atomic(session, self._leased.lease.cluster_id, after_ts, upto_ts, self._leased.lease.schema)
+        """Write the row, and that (after_ts, upto_ts] is in the target."""
+        self.rows.end(session, after_ts, upto_ts)
         self.save(session, upto_ts, applied, consistent=consistent)
 
     def _lock(self, session: Session) -> int:
         """Lock the row; its commitTS, 0 where there is none."""
         held = self._leased.lease
-        found = progress.load_checkpoint(session, held.cluster_id, held.schema, self.table, lock=True)
+        found = load_checkpoint(session, held.cluster_id, held.schema, self.table, lock=True)
         return found.commit_ts if found is not None else 0
 
     # Between two transactions.

@@ -34,9 +34,9 @@ from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql import lease, progress
+from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
-from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
+from pyspark_tidb_binlog.sinks.mysql.record import RELAYED, TABLE, Begun, OpenLanes, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
@@ -126,9 +126,9 @@ class RelayReplay(RowSink):
         self._schema_version, self._record.consistent = found.schema_version, found.consistent
         return found
 
-    def _doubt(self, session: Session, found: TargetProgress) -> Doubt:
+    def _doubt(self, found: TargetProgress, state: State) -> Doubt:
         """None about a Drainer that has crashed: its relay log holds all that it had begun, and all of that is replayed."""
-        doubt = super()._doubt(session, found)
+        doubt = super()._doubt(found, state)
         # Its schema-version stays as it is: without the upstream there is no history to look it up in.
         return replace(doubt, crashed=False, ours=True, upto_ts=0, why="") if doubt.crashed else doubt
 
@@ -167,7 +167,7 @@ class RelayReplay(RowSink):
         noted = noted_cover(self._directory)
         self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0
-        begun = self._safe.bounds.reason is progress.Reason.RELAY and self._safe.open_at(found.commit_ts)
+        begun = self._safe.bounds.reason is Reason.RELAY and self._safe.open_at(found.commit_ts)
         self._since_ts = self._safe.bounds.begin_ts if begun else found.commit_ts
         if left is not None and left.relayed:
             self._require(left.upto_ts, max(last_ts, covered_ts) >= left.upto_ts)
@@ -235,7 +235,7 @@ class RelayReplay(RowSink):
     def _replay_rows(self, records: Iterator[BinlogRecord], done: Replayed) -> None:
         upto_ts = next((s.commit_ts - 1 for s in self._stamps if s.ddl and s.commit_ts > self.commit_ts), done.commit_ts)
         plan = self._plan_of(upto_ts)
-        record = LaneRecord(self._cluster_id, upto_ts, plan, self._settings.checkpoint_schema)
+        record = LaneRecord(self._record.rows, OpenLanes(self.commit_ts, upto_ts, plan, True, (0,)))
         position, at = self._begin(upto_ts, plan, done.commit_ts), 0
         for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
             skipped = min(max(position - at, 0), len(chunk.ops))
@@ -250,12 +250,11 @@ class RelayReplay(RowSink):
         left = self._open_lanes
         if left is not None and (left.after_ts, left.upto_ts, left.plan) == (self.commit_ts, upto_ts, plan):
             return left.done[0]
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._record.locked_ts(session, self.commit_ts, self.commit_ts)
                 self._mark(session, point)
-                row_progress.begin(session, cluster_id, (self.commit_ts, upto_ts), plan, 1, schema, safe=True)
+                self._record.rows.begin_lanes(session, OpenLanes(self.commit_ts, upto_ts, plan, True, (0,)))
                 self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
                 failpoints.point("before-downstream-commit")
         return 0
@@ -266,13 +265,12 @@ class RelayReplay(RowSink):
         for stamp in self._stamps:
             if not stamp.ddl and self.commit_ts < stamp.commit_ts <= upto_ts:
                 found.update(b"%d:%d " % (stamp.commit_ts, stamp.checksum))
-        return f"{row_progress.RELAYED}-{found.hexdigest()[:32]}"
+        return f"{RELAYED}-{found.hexdigest()[:32]}"
 
     def _mark(self, session: Session, point: int) -> None:
         """Forget the marks of what is replayed. Until then the next life does not know what of the log up to ``point`` is in the target."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
-        progress.finish_span(session, cluster_id, point, schema)
-        progress.begin_safe(session, cluster_id, progress.SafeBounds(self._since_ts, point, progress.Reason.RELAY), schema)
+        self._record.rows.forget_upto(session, point)
+        self._record.rows.begin_safe(session, SafeBounds(self._since_ts, point, Reason.RELAY))
 
     def _pieces_of(self, records: Iterator[BinlogRecord], done: Replayed) -> Iterator[OpPiece]:
         made: dict[tuple[str, str], tuple[object, TableAt]] = {}
@@ -321,7 +319,7 @@ class RelayReplay(RowSink):
         ddl_ts = behind[at].commit_ts
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
-                begun = progress.ddl_begun(session, self._cluster_id, ddl_ts, self._settings.checkpoint_schema)
+                begun = self._record.rows.read(session).ddl_begun(ddl_ts)
         if self.commit_ts > self._since_ts and begun is None:
             return  # A replay has moved on from the first one, and says so before it executes another.
         worded_before: dict[tuple[str, str], frozenset[str]] = {}
@@ -334,7 +332,7 @@ class RelayReplay(RowSink):
                 worded_before[name] = worded_before.get(name, frozenset()) | worded(table)
         data, query = binlog.ddl_data, _query(binlog)
         name = _named(data.schema_name, data.table_name)
-        if begun is progress.Begun.PERSON:
+        if begun is Begun.PERSON:
             raise self._left_to_a_person(ddl_ts, query, _SAID)
         why = why_not_twice(query)
         if why and (begun is not None or not at):
@@ -362,9 +360,9 @@ class RelayReplay(RowSink):
     def _replay_ddl(self, binlog: slave.Binlog, done: Replayed) -> None:
         query, commit_ts = _query(binlog), binlog.commit_ts
         self._schema_version = 0
-        by = progress.Begun.PERSON if commit_ts == self._not_executed else progress.Begun.HERE
+        by = Begun.PERSON if commit_ts == self._not_executed else Begun.HERE
         self._move(commit_ts - 1, done, next_ddl=(commit_ts, by))
-        if by is progress.Begun.PERSON:
+        if by is Begun.PERSON:
             raise self._left_to_a_person(commit_ts, query, _SAID)
         failpoints.point("before-relayed-ddl")
 
@@ -397,28 +395,27 @@ class RelayReplay(RowSink):
     def _finish(self, done: Replayed) -> None:
         self._move(done.commit_ts, done)
 
-    def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
+    def _move(self, commit_ts: int, done: Replayed, next_ddl: tuple[int, Begun] | None = None) -> None:
         """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._note(session, commit_ts, done, next_ddl)
         self._is_at(commit_ts, done)
 
-    def _note(self, session: Session, commit_ts: int, done: Replayed, next_ddl: tuple[int, progress.Begun] | None = None) -> None:
+    def _note(self, session: Session, commit_ts: int, done: Replayed, next_ddl: tuple[int, Begun] | None = None) -> None:
         """What ``_move`` records, in the transaction that is open."""
-        schema, cluster_id = self._settings.checkpoint_schema, self._cluster_id
         consistent = commit_ts == done.commit_ts
         stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
         if self._end is not None and stored_ts != commit_ts:
             record, end = self._end
             record.require_done(session, (end,))
         if consistent:
-            progress.finish_span(session, cluster_id, commit_ts, schema)
+            self._record.rows.forget_upto(session, commit_ts)
         else:
             self._mark(session, done.commit_ts)
         if next_ddl is not None:
-            progress.begin_ddl(session, cluster_id, *next_ddl, schema)
-        row_progress.finish(session, cluster_id, schema)
+            self._record.rows.begin_ddl(session, *next_ddl)
+        self._record.rows.end_lanes(session)
         self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
         failpoints.point("before-downstream-commit")
 
@@ -448,9 +445,9 @@ class RelayReplay(RowSink):
             raise
         except ApplyError as error:
             raise CommitsLost(str(error)) from error
-        if progress.ddl_begun(session, self._cluster_id, commit_ts, self._settings.checkpoint_schema) is None:
+        if self._record.rows.read(session).ddl_begun(commit_ts) is None:
             raise CommitsLost(
-                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.spark_progress does not record the begin of the "
+                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.{TABLE} does not record the begin of the "
                 f"DDL of commit_ts {commit_ts}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind "
                 "taken its place? Start the recovery again: it continues from what the target has"
             )

@@ -1,4 +1,4 @@
-"""The text by which ``spark_rows`` names the DDL of a replay: its commit_ts, its text, and whether it was executed. Pure."""
+"""The text by which ``spark_state`` names the DDL of a replay: its commit_ts, its text, and whether it was executed. Pure."""
 
 import hashlib
 from dataclasses import dataclass, replace

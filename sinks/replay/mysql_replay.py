@@ -7,7 +7,7 @@ Promises:
 * When a DDL begins, everything before it is committed and nothing after it is begun. Row operations that share a key keep their order.
   Tables are as the target has them.
 * One replay writes at a time: every transaction checks the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``.
-* There is no checkpoint, but ``spark_rows`` records, in the transactions of the rows, where a replay stopped: what of the open chunk is done, which
+* There is no checkpoint, but ``spark_state`` records, in the transactions of the rows, where a replay stopped: what of the open chunk is done, which
   chunks of its span come before, and the last DDL. A replay that begins with the same operations continues exactly there, keyless rows included. Any
   other beginning is refused without safe mode.
 * A DDL that an interrupted replay had begun is executed again. A DDL that would undo itself (EXCHANGE PARTITION, names that change places) is left to
@@ -41,13 +41,12 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.record import TABLE, OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables, WrittenColumn, table_there
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import AT_ITS_BEGIN, LanePlan, SpanPlace, identifies_rows, operations_before
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
-from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
@@ -116,6 +115,7 @@ class MySQLReplay:
         """Does not access the target. ``after_ts``: the range begins behind it."""
         self.done = FilesReplayed()
         self._apply = apply
+        self._record = Record(apply.checkpoint_schema, CLUSTER)
         self._how = how
         self._retry_policy = RetryPolicy(seconds=apply.retry_seconds, pause=pause)
         self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
@@ -190,13 +190,11 @@ class MySQLReplay:
             self._leased.take(CLUSTER)
         except LeaseHeld as error:
             raise LeaseHeld(f"another replay writes to this target, but only one replay may write at a time: {error}") from error
-        schema = self._apply.checkpoint_schema
-
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 self._flavour = session.flavour
-                row_progress.ensure_table(session, schema)
-                left = row_progress.load_any(session, CLUSTER, schema)
+                self._record.create(session)
+                left = self._record.read(session).lanes
         self._found_ddl = DdlMark.read(left.plan) if left is not None else None
         if left is not None and self._found_ddl is not None and self._done_ts >= self._found_ddl.commit_ts:
             if self._found_ddl.state is not DdlState.EXECUTED:
@@ -267,18 +265,18 @@ class MySQLReplay:
                 raise self._open_span(self._left, "this range holds nothing of that span")
             return
         self._done_ts, self._go_on = self._last_ts, self._last_ts + 1
-        schema, upto_ts = self._apply.checkpoint_schema, self._open_upto
+        upto_ts = self._open_upto
         tried = False
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
-                found = row_progress.load_any(session, CLUSTER, schema)
+                found = self._record.read(session).lanes
                 # If the answer to an attempt was lost, it may have ended the record.
                 if not (tried and (found is None or found.plan == _REST)):
                     self._require_last(session)
                 tried = True
-                row_progress.finish(session, CLUSTER, schema)
+                self._record.end_lanes(session)
                 if upto_ts > self._done_ts:
-                    row_progress.begin(session, CLUSTER, (self._done_ts, upto_ts), _REST, 1, schema, safe=True)
+                    self._record.begin_lanes(session, OpenLanes(self._done_ts, upto_ts, _REST, True, (0,)))
         if upto_ts > self._done_ts:
             _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", self._done_ts, upto_ts)
 
@@ -294,7 +292,7 @@ class MySQLReplay:
         return ApplyError(
             f"an earlier replay stopped {what}, and {why}. "
             f"To continue: -start-tso {go_on}, {how}. "
-            f"If the target was emptied or restored since, delete the record: DELETE FROM {schema}.spark_rows WHERE cluster_id = {CLUSTER}"
+            f"If the target was emptied or restored since, delete the record: DELETE FROM {schema}.{TABLE} WHERE cluster_id = {CLUSTER}"
         )
 
     # Rows.
@@ -371,7 +369,8 @@ class MySQLReplay:
         self._begun = True
         statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
         writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
-        record = LaneRecord(CLUSTER, max(last_ts, self._open_upto), plan.text, self._apply.checkpoint_schema)
+        span = OpenLanes(self._done_ts, max(last_ts, self._open_upto), plan.text, plan.safe, (0,) * plan.lanes)
+        record = LaneRecord(self._record, span)
         self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
         self._ends = record, plan.ends()
         self._last_ts = last_ts
@@ -472,17 +471,17 @@ class MySQLReplay:
             raise self._open_span(left, "this range does not begin with the changes with which that span began")
 
     def _begin(self, upto_ts: int, plan: str, lanes: int, *, safe: bool) -> None:
-        span, schema = (self._done_ts, upto_ts), self._apply.checkpoint_schema
+        span = (self._done_ts, upto_ts)
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 if not self._says(session, (*span, plan)):
                     self._require_last(session)
-                row_progress.begin(session, CLUSTER, span, plan, lanes, schema, safe=safe)
+                self._record.begin_lanes(session, OpenLanes(*span, plan, safe, (0,) * lanes))
         self._ends, self._written = None, (*span, plan)
 
     def _record_of(self, upto_ts: int, plan: str, parts: DdlParts) -> TextRecord:
         """That of the DDL that was begun last; ``plan``: what it says when that was executed."""
-        last, schema = (self._done_ts, upto_ts, plan), self._apply.checkpoint_schema
+        last = (self._done_ts, upto_ts, plan)
 
         def executed(session: Session) -> bool:
             lease.check_unlocked(session, self._leased.lease)
@@ -497,14 +496,14 @@ class MySQLReplay:
             lease.check(session, self._leased.lease)
             if not self._says(session, last):
                 self._require_last(session)
-                row_progress.begin(session, CLUSTER, last[:2], plan, 1, schema, safe=False)
+                self._record.begin_lanes(session, OpenLanes(*last[:2], plan, False, (0,)))
             failpoints.point("after-ddl")
 
         return TextRecord(executed, note)
 
     def _says(self, session: Session, what: tuple[int, int, str]) -> bool:
         """Whether the record is of this span and plan."""
-        found = row_progress.load_any(session, CLUSTER, self._apply.checkpoint_schema)
+        found = self._record.read(session).lanes
         return found is not None and (found.after_ts, found.upto_ts, found.plan) == what
 
     def _require_last(self, session: Session) -> None:
@@ -519,7 +518,7 @@ class MySQLReplay:
         if not self._says(session, self._written):
             begun = self._written[0] + 1
             raise CommitsLost(
-                f"the target has lost transactions that it had committed: {schema}.spark_rows does not have the span that begins at {begun}. Did the "
+                f"the target has lost transactions that it had committed: {schema}.{TABLE} does not have the span that begins at {begun}. Did the "
                 "server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? Start the replay again "
                 "with the same options. If the target has no record, start it from the beginning with -safe-mode"
             )

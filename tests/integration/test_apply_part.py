@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel, plan, progress
+from pyspark_tidb_binlog.sinks.mysql import parallel, plan
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
@@ -28,6 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from tests.support.attempts import run_checked, run_transaction
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, parted, table, text
+from tests.support.recorded import begun
 
 pytestmark = pytest.mark.mysql
 
@@ -73,9 +74,8 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
             session.execute(create)
             if values:
                 session.execute(f"INSERT INTO d.t VALUES {values}")
-            progress.ensure_tables(session, SCHEMA)
             held = take_lease(session, schema=SCHEMA)
-            progress.begin_span(session, 1, *SPAN, 1, SCHEMA)
+            begun(session, SPAN, 1, SCHEMA)
             session.commit()
             apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retry_seconds": 0.0, **settings})
             return Part(session, PartTarget(ShippedTarget.of(target or mariadb.target(), Here), apply, held, *SPAN, 1))

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from tests.support.arena import Arena, Cut
 from tests.support.bank_states import TOTAL, Change, bank_changes, states_at
 from tests.support.drainer_process import RUN_SECONDS

@@ -248,7 +248,7 @@ def test_a_target_that_was_restored_or_rebuilt_is_not_taken_for_caught_up(kind: 
     here.add(2)
     here.stream.apply()
     here.stream.restart()
-    here.query(f"DELETE FROM {MARKS}.spark_progress")
+    here.query(f"DELETE FROM {MARKS}.spark_state")
     if rebuilt:
         for table in ("spark_checkpoint", "spark_ddl", "spark_lease"):
             here.query(f"DROP TABLE {MARKS}.{table}")
@@ -389,7 +389,7 @@ def test_one_that_was_set_back_under_an_open_span_is_applied_again_up_to_the_end
     with dying("before-downstream-commit"):
         here.stream.apply()
     killed(here, monkeypatch)
-    assert here.query(f"SELECT 1 FROM {MARKS}.spark_progress WHERE phase = 'span' LIMIT 1")
+    assert here.query(f"SELECT 1 FROM {MARKS}.spark_state WHERE name = 'open'")
     begun = here.ours()["commitTS"]
     here.set_real(back, consistent=True)
     here.stream.apply(begun)

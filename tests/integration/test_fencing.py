@@ -9,23 +9,26 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql import progress
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Part, Record
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.recorded import record_in, set_checkpoint
 
 pytestmark = pytest.mark.mysql
 
 SCHEMA = "fencing"
-PART = (progress.Marker(7, 10, 20, 0, 2, "write"), SCHEMA)
+PART = Part(10, 20, 0, 2, "write")
+RECORD = Record(SCHEMA, 7)
 
 
 @pytest.fixture
 def sessions(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[tuple[Session, Session]]:
     """Two connections of one drainer: the old life's and the new one's."""
     with connect(mariadb.target(), ApplyConfig()) as old, connect(mariadb.target(), ApplyConfig()) as new:
-        progress.ensure_tables(old, SCHEMA)
+        record_in(old, SCHEMA, 7)
         old.begin()
-        progress.begin_span(old, 7, 10, 20, 2, SCHEMA)
-        progress.write_checkpoint(old, 7, progress.Checkpoint(10, False, 1), SCHEMA)
+        RECORD.begin_parts(old, OpenParts(10, 20, 2))
+        set_checkpoint(old, RECORD, 10, consistent=False)
         old.commit()
         yield old, new
         old.rollback()
@@ -38,7 +41,7 @@ def beside(session: Session, found: list[object]) -> threading.Thread:
 
     def claim() -> None:
         session.begin()
-        found.append(progress.claim_part(session, *PART))
+        found.append(RECORD.claim(session, PART))
 
     thread = threading.Thread(target=claim)
     thread.start()
@@ -49,7 +52,7 @@ def beside(session: Session, found: list[object]) -> threading.Thread:
 def test_a_part_under_way_elsewhere_is_waited_for(sessions: tuple[Session, Session], commits: bool) -> None:
     old, new = sessions
     old.begin()
-    assert progress.claim_part(old, *PART)
+    assert RECORD.claim(old, PART)
     found: list[object] = []
     thread = beside(new, found)
     thread.join(0.5)
@@ -65,16 +68,16 @@ def test_a_part_under_way_elsewhere_is_waited_for(sessions: tuple[Session, Sessi
 def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions: tuple[Session, Session]) -> None:
     old, new = sessions
     new.begin()
-    assert progress.claim_part(new, *PART)
-    progress.finish_span(new, 7, 20, SCHEMA)
+    assert RECORD.claim(new, PART)
+    RECORD.forget_upto(new, 20)
     new.commit()
     old.begin()
     with pytest.raises(ApplyError, match="not open"):
-        progress.claim_part(old, *PART)
+        RECORD.claim(old, PART)
 
 
 def locked_ts(session: Session) -> int:
-    found = progress.load_checkpoint(session, 7, SCHEMA, lock=True)
+    found = load_checkpoint(session, 7, SCHEMA, lock=True)
     assert found is not None
     return found.commit_ts
 
@@ -83,7 +86,7 @@ def test_a_commit_under_way_elsewhere_is_seen(sessions: tuple[Session, Session])
     old, new = sessions
     old.begin()
     assert locked_ts(old) == 10
-    progress.write_checkpoint(old, 7, progress.Checkpoint(20, True, 1), SCHEMA)
+    set_checkpoint(old, RECORD, 20, consistent=True)
     found: list[int] = []
 
     def look() -> None:

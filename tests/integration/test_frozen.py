@@ -28,7 +28,6 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
@@ -45,6 +44,7 @@ from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, inde
 from tests.support.ddl_target import losses
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import held
+from tests.support.recorded import begun
 
 pytestmark = pytest.mark.mysql
 
@@ -490,10 +490,9 @@ def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Sessio
     stream.rows((None, {1: 1, 2: 10, 3: 7}), (None, {1: 2, 2: 20, 3: 7}))
     for number in (3, 4, 5):
         stream.refuse(number)
-    progress.ensure_tables(stream.session, CONFIG.checkpoint_schema)
     lease = held(stream.session, schema=CONFIG.checkpoint_schema)
     to = PartTarget(ShippedTarget.of(mariadb.target(), Here), CONFIG, lease, 0, 99, 3)
-    progress.begin_span(stream.session, lease.cluster_id, to.after_ts, to.upto_ts, to.parts, CONFIG.checkpoint_schema)
+    begun(stream.session, (to.after_ts, to.upto_ts), to.parts, CONFIG.checkpoint_schema, lease.cluster_id)
     stream.session.commit()
     # Each in a block of its own, so that they are spread over the parts.
     ids = [block * 1024 for block in range(3, 9)]

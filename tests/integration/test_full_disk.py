@@ -21,8 +21,8 @@ from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, Trailing
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName, commit_ts_of

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
@@ -22,6 +22,7 @@ from tests.support.ddl_target import dying
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
+from tests.support.recorded import begun, record_in
 
 pytestmark = pytest.mark.mysql
 
@@ -45,7 +46,7 @@ class Half:
         self.events = Events(AT)
         for _ in range(30):
             self.changes.append(self._change(rng))
-        progress.begin_span(session, 1, *SPAN, 2, SCHEMA)
+        begun(session, SPAN, 2, SCHEMA)
         held = take_lease(session, schema=SCHEMA)
         session.commit()
         apply = ApplyConfig(checkpoint_schema=SCHEMA, retry_seconds=0.0, on_finding="stop")
@@ -92,7 +93,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
     with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
         session.execute("CREATE DATABASE d")
         session.execute("CREATE TABLE d.t (id bigint primary key, u bigint, v bigint, UNIQUE KEY u (u))")
-        progress.ensure_tables(session, SCHEMA)
+        record_in(session, SCHEMA)
         yield session
         session.rollback()
         for name in ("d", SCHEMA):

@@ -33,6 +33,7 @@ from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
+from tests.support.recorded import begun
 from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
@@ -130,8 +131,7 @@ def test_executors_keep_theirs_for_all_tasks_with_the_same_settings(target: Targ
     apply = ApplyConfig(checkpoint_schema="h_kept")
     with connect(target, apply) as session:
         held = take_lease(session, schema="h_kept")
-        parallel.progress.ensure_tables(session, "h_kept")
-        parallel.progress.begin_span(session, 1, 10, 20, 4, "h_kept")
+        begun(session, (10, 20), 4, "h_kept")
         session.commit()
         before = connections(session)
         to = PartTarget(ShippedTarget.of(target, Here), apply, held, 10, 20, 4)

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, mysql_sink, parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import lease, lease_guard, mysql_sink, parallel
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table, forget_later, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
@@ -31,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, 
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
+from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Part, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
@@ -39,11 +40,13 @@ from tests.support.ddl_jobs import database, history, job, steps_of, table
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
+from tests.support.recorded import progress_in, record_in, set_checkpoint
 
 pytestmark = pytest.mark.mysql
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "lease_marks"
+RECORD, OTHER = Record(SCHEMA, 1), Record(SCHEMA, 2)
 CONFIG = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=1.0)
 HISTORY = history(
     database(1, "leased"),
@@ -60,7 +63,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
     with connect(mariadb.target(), ApplyConfig()) as session:
-        progress.ensure_tables(session, SCHEMA)
+        record_in(session, SCHEMA)
         ensure_ddl_table(session, CONFIG)
         session.execute("CREATE DATABASE leased")
         yield session
@@ -401,8 +404,8 @@ def test_a_part_of_a_former_life_loses(mariadb: PrivateMariaDB, session: Session
     """Keyless rows; the span is open, its marker is not there: the lease alone tells the two lives apart."""
     session.execute("CREATE TABLE leased.keyless (a INT)")
     first = take_lease(session, schema=SCHEMA, drainer="one")
-    progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
-    assert progress.claim_part(session, progress.Marker(1, 10, 20, 0, 1, "delete"), SCHEMA)
+    RECORD.begin_parts(session, OpenParts(10, 20, 1))
+    assert RECORD.claim(session, Part(10, 20, 0, 1, "delete"))
     session.commit()
     second = take_lease(session, schema=SCHEMA, drainer="two")
     with pytest.raises(LeaseLost):
@@ -416,12 +419,12 @@ def test_two_names_on_one_span_write_it_once(mariadb: PrivateMariaDB, session: S
     session.execute("CREATE TABLE leased.keyless (a INT)")
     for name, written in (("one", 3), ("two", 0)):
         held = take_lease(session, schema=SCHEMA, drainer=name)
-        progress.begin_span(session, 1, 10, 20, 1, SCHEMA)
-        assert progress.claim_part(session, progress.Marker(1, 10, 20, 0, 1, "delete"), SCHEMA) is (written > 0)
-        progress.write_checkpoint(session, 1, progress.Checkpoint(10, False, 1), SCHEMA)
+        RECORD.begin_parts(session, OpenParts(10, 20, 1))
+        assert RECORD.claim(session, Part(10, 20, 0, 1, "delete")) is (written > 0)
+        set_checkpoint(session, RECORD, 10, consistent=False)
         session.commit()
         assert parallel._write_part(part_of(mariadb, held), 0, Phase.WRITE, Planned(THREE_ROWS)) == Written(written)
-    found = progress.load(session, 1, SCHEMA).unfinished
+    found = progress_in(session, RECORD).unfinished
     assert found is not None and found.done == {(0, "delete"), (0, "write")}
     assert session.query("SELECT COUNT(*) FROM leased.keyless") == [(3,)]
 
@@ -432,29 +435,29 @@ def test_what_is_recorded_of_data_that_is_gone_is_forgotten(session: Session) ->
     for step in steps():
         apply_ddl(session, step, HISTORY, CONFIG, held, lambda _: None)
     session.execute("INSERT INTO leased.t VALUES (1)")
-    progress.begin_span(session, 1, 40, 50, 2, SCHEMA)
-    progress.begin_span(session, 2, 40, 50, 2, SCHEMA)
-    progress.write_checkpoint(session, 1, progress.Checkpoint(25, True, 0), SCHEMA)
+    for record in (RECORD, OTHER):
+        record.begin_parts(session, OpenParts(40, 50, 2))
+    set_checkpoint(session, RECORD, 25, consistent=True, version=0)
     session.commit()
-    assert progress.load(session, 1, SCHEMA).unfinished is None
-    progress.forget_other_spans(session, 1, 25, SCHEMA)
+    assert progress_in(session, RECORD).unfinished is None
+    RECORD.forget_beyond(session, 25)
     assert forget_later(session, CONFIG, 1, 25) == (3,)
     session.commit()
-    assert session.query(f"SELECT DISTINCT cluster_id, from_ts FROM {SCHEMA}.spark_progress") == [(2, 40)]
+    assert session.query(f"SELECT DISTINCT cluster_id, from_ts FROM {SCHEMA}.spark_state") == [(2, 40)]
     assert session.query(f"SELECT job_id FROM {SCHEMA}.spark_ddl ORDER BY 1") == [(1,), (2,)]
     assert apply_ddl(session, steps()[2], HISTORY, CONFIG, held, lambda _: None).how == "text"
     assert session.query("SELECT COUNT(*) FROM leased.t") == [(0,)]
 
 
 def test_two_clusters_with_one_name_leave_each_others_markers(session: Session) -> None:
-    for cluster_id in (1, 2):
-        progress.write_checkpoint(session, cluster_id, progress.Checkpoint(10, False, 1), SCHEMA)
-        progress.begin_span(session, cluster_id, 10, 20 + cluster_id, 2, SCHEMA)
-        assert progress.claim_part(session, progress.Marker(cluster_id, 10, 20 + cluster_id, 0, 2, "write"), SCHEMA)
-    progress.finish_span(session, 2, 22, SCHEMA)
-    found = progress.load(session, 1, SCHEMA).unfinished
+    for record in (RECORD, OTHER):
+        set_checkpoint(session, record, 10, consistent=False)
+        record.begin_parts(session, OpenParts(10, 20 + record.cluster_id, 2))
+        assert record.claim(session, Part(10, 20 + record.cluster_id, 0, 2, "write"))
+    OTHER.forget_upto(session, 22)
+    found = progress_in(session, RECORD).unfinished
     assert found is not None and found.done == {(0, "write")}
-    assert progress.load(session, 2, SCHEMA).unfinished is None
+    assert progress_in(session, OTHER).unfinished is None
 
 
 def test_two_clusters_with_one_name_have_ddls_of_their_own(session: Session) -> None:

@@ -177,7 +177,7 @@ def test_parts_that_the_target_has_lost_are_applied_again(
     assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED
     assert written.findings == ()
     assert len(passes) > 1, "the loss was seen"
-    assert pair.query("SELECT phase FROM tidb_binlog.spark_progress") == [("atomic",)]
+    assert pair.query("SELECT name FROM tidb_binlog.spark_state") == [("ours",)]
     sink.close()
 
 
@@ -198,7 +198,7 @@ def test_lanes_that_the_target_has_lost_are_seen_before_the_checkpoint_moves(pai
     assert again.commit_ts == AT
     assert again.apply(rows, step_of(rows, AT, UPTO), StageClock()).findings == ()
     assert sorted(pair.query("SELECT id FROM d.t WHERE id < 42")) == [(i,) for i in range(1, 42)]
-    assert pair.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == [(0,)]
+    assert pair.query("SELECT COUNT(*) FROM tidb_binlog.spark_state WHERE name LIKE 'lane%'") == [(0,)]
     again.close()
 
 

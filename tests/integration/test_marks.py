@@ -136,7 +136,7 @@ def test_every_transaction_of_a_life_is_marked(mode: str, spark: SparkSession, s
             stream.restart()
     transactions = binlog.read()
     tables = {change.table for t in transactions for change in t.changes}
-    wanted = {"spark_lease", "spark_ddl", "checkpoint", "spark_rows" if mode == "rows" else "spark_progress"}
+    wanted = {"spark_lease", "spark_ddl", "checkpoint", "spark_state"}
     assert {"shop.item", MARK_TABLE, *(f"{MARKS}.{name}" for name in wanted)} <= tables
     unmarked = [
         t for t in transactions if not (t.changes[0].table == MARK_TABLE and CHANNEL == (t.changes[0].new or t.changes[0].old or ())[1])

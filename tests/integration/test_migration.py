@@ -22,7 +22,7 @@ from tests.support.spark_queries import replicated
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-OURS = ("spark_lease", "spark_progress", "spark_rows", "spark_ddl")
+OURS = ("spark_lease", "spark_state", "spark_ddl")
 
 
 def test_the_row_is_all_that_a_start_needs(spark: SparkSession, mariadb: PrivateMariaDB, tmp_path: Path) -> None:

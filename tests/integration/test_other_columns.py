@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from tests.support.leases import held
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, VERSION, Events, column, index, table, text
+from tests.support.recorded import begun
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, two_keys
 
 pytestmark = pytest.mark.mysql
@@ -78,11 +79,10 @@ class Place:
 
     def _in_parts(self, events: pa.Table, step: RowsStep, at: TableAt) -> Written:
         """As the tasks of two parts do it, each asked twice: the first one cannot write before the other's deletes."""
-        progress.ensure_tables(self.session, SCHEMA)
         there = as_found(at, read_tables(self.session, [("d", "t")])["d", "t"], partial=False)
         assert isinstance(there, TableAt)
         lease = held(self.session, schema=SCHEMA)
-        progress.begin_span(self.session, 1, step.after_ts, step.upto_ts, 2, SCHEMA)
+        record = begun(self.session, (step.after_ts, step.upto_ts), 2, SCHEMA)
         self.session.commit()
         keys = row_identities(events, step.tables)
         keyless = np.full(events.num_rows, not at.info.unique_keys())
@@ -98,7 +98,7 @@ class Place:
                 done = parallel._together(pa.Table.from_batches([batch.filter(pa.compute.not_equal(batch.column("phase"), LEFT))]))
                 rows, findings = rows + done.rows, findings + done.findings
         if self.finishes:
-            progress.finish_span(self.session, 1, step.upto_ts, SCHEMA)
+            record.forget_upto(self.session, step.upto_ts)
         self.session.commit()
         return Written(rows, findings)
 

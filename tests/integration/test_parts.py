@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
-from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.emulated_stream import EmulatedStream
@@ -172,10 +172,10 @@ def test_markers_that_are_not_as_they_were_written_are_an_error(
     monkeypatch.setattr(parallel, "_OTHERS_SECONDS", 0.2)
     run_sql(
         server,
-        f"CREATE TRIGGER {SCHEMA}.other BEFORE INSERT ON {SCHEMA}.spark_progress FOR EACH ROW "
-        f"SET NEW.parts = IF(NEW.phase = '{progress.Mark.DELETE}', 7, NEW.parts)",
+        f"CREATE TRIGGER {SCHEMA}.other BEFORE INSERT ON {SCHEMA}.spark_state FOR EACH ROW "
+        "SET NEW.name = REPLACE(NEW.name, '/2 delete', '/7 delete')",
     )
-    with pytest.raises(ApplyError, match=r"2 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_progress"):
+    with pytest.raises(ApplyError, match=r"2 of 2 parts of \(20, 30\] are not written.*parts_marks.spark_state"):
         apply(spark, sink, ROTATED, 2)
     assert found(server) == [] and sink.commit_ts == AT
 
@@ -269,7 +269,7 @@ def test_a_part_that_waits_while_the_lease_is_taken_writes_nothing(server: Priva
 
 def _marked(server: PrivateMariaDB) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
-        return cursor.execute(f"SELECT 1 FROM {SCHEMA}.spark_progress WHERE phase = 'delete'") > 0
+        return cursor.execute(f"SELECT 1 FROM {SCHEMA}.spark_state WHERE name LIKE '% delete'") > 0
 
 
 def _take_the_lease(server: PrivateMariaDB) -> None:

@@ -20,9 +20,9 @@ from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, ensure_tables
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.certificates import Authority, table_of
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
@@ -30,6 +30,7 @@ from tests.support.ddl_target import CONFIG, ddl_session
 from tests.support.fakes.scripted_pump import Asked, ScriptedPump
 from tests.support.private_mysql import NO_PAD_BIN
 from tests.support.pump_writes import config_of
+from tests.support.recorded import record_in
 
 pytestmark = pytest.mark.mysql
 
@@ -153,7 +154,7 @@ def test_an_empty_target(check: Checks, session: Session) -> None:
     found = check()
     line = found.line("the target has none of the upstream's 2 tables (d.t, d.plain)")
     assert found.code == 1 and line in found.hindering and "--bootstrap-all" in line and "initial-commit-ts = 0" in line
-    ensure_tables(session, MARKS)
+    record_in(session, MARKS)
     session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", ['{"consistent":true,"commitTS":30,"schema-version":3}'])
     session.commit()
     found = check(initial_commit_ts="0")
@@ -292,7 +293,7 @@ def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, st
     moved = job(4, 14, table(10, "moved", KEYED["cols"]), query="rename table t to moved", table_name="moved")
     added = table(10, "moved", [*KEYED["cols"], column(3, "n")])
     waiting = [*JOBS, moved, job(5, 5, added, query="alter table moved add column n int", table_name="moved")]
-    ensure_tables(session, MARKS)
+    record_in(session, MARKS)
     config = replace(CONFIG, checkpoint_schema=MARKS)
     ensure_ddl_table(session, config)
     session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", [Checkpoint(30, True, 3).to_json()])
@@ -313,7 +314,7 @@ def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, st
 
 
 def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
-    ensure_tables(session, MARKS)
+    record_in(session, MARKS)
     session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", [Checkpoint(85, False, 8).to_json()])
     session.commit()
     found = check([*WAITING[:5], *WAITING[6:]])

@@ -163,7 +163,7 @@ def test_operations_reach_the_target_exactly(destination: Destination) -> None:
     destination.write(story())
     assert destination.replay("-c", "3", "-txn-batch", "4") == 0
     assert state(destination) == expected()
-    assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == ((0,),)
+    assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_state") == ((0,),)
 
 
 @pytest.mark.shows("Reparo: mysql")
@@ -174,7 +174,7 @@ def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: De
     passes = {"before-rows-commit": 9, "after-rows-commit": 7, "after-ddl": 4}[point]
     killed = destination.process("-c", "2", "-txn-batch", "5", env={"TIDB_BINLOG_DIE": f"{point}:{passes}"})
     assert killed.returncode == -9, killed.stderr
-    ((begin,),) = destination.query("SELECT DISTINCT from_ts FROM tidb_binlog.spark_rows WHERE cluster_id = 0")
+    ((begin,),) = destination.query("SELECT DISTINCT from_ts FROM tidb_binlog.spark_state WHERE cluster_id = 0")
     go_on = str(int(str(begin)) + 1)
     if safe:
         with pytest.raises(ApplyError, match=rf"an earlier replay stopped within \({begin}, .* -start-tso {go_on}.* -safe-mode"):
@@ -186,7 +186,7 @@ def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: De
             destination.replay("-start-tso", "66")
         assert destination.replay("-start-tso", "65", "-safe-mode") == 0
         assert state(destination)[0] == expected()[0]
-        assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_rows") == ((0,),)
+        assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_state") == ((0,),)
     else:
         assert destination.replay("-c", "3", "-start-tso", go_on) == 0
         assert state(destination) == expected()
@@ -369,7 +369,7 @@ def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFix
     with pytest.raises(ApplyError, match="this range begins only behind 23.*begin behind the span, with -safe-mode"):
         destination.replay("-start-tso", "24")
     # What is open goes beyond the DDL that is refused.
-    destination.query("UPDATE tidb_binlog.spark_rows SET to_ts = 60")
+    destination.query("UPDATE tidb_binlog.spark_state SET to_ts = 60")
     with pytest.raises(DdlRefused, match="-start-tso 41"):
         destination.replay("-start-tso", "24", "-safe-mode")
     with pytest.raises(ApplyError, match=r"stopped within \(40, 60\].*-start-tso 41, and -safe-mode"):

@@ -115,7 +115,7 @@ def test_random_histories_end_as_upstream(place: Place, mode: dict[str, Any], se
         assert (written.rows, written.findings) == (rows.num_rows, ())
         assert place.rows(*tables) == history.expected()
         assert place.checkpoint() == f'{{"consistent":true,"commitTS":{history.ts},"ts-map":{{}},"schema-version":40}}'
-    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [(0,)]
 
 
 # Crashes.
@@ -184,10 +184,12 @@ def test_a_kill_in_safe_mode_stays_in_safe_mode(place: Place) -> None:
     history, _, _ = made("twice", BATCHES)
     place.create(*worlds())
     assert run_process(place, "twice", {failpoints.DIE: "after-rows-commit:40"}, **SETTINGS).returncode == -signal.SIGKILL
-    place.query(f"UPDATE {SCHEMA}.spark_rows SET plan = 'groups-3-of other operations'")
+    place.query(f"UPDATE {SCHEMA}.spark_state SET value = REPLACE(value, 'groups-', 'groups-3-of other operations-')")
     again = run_process(place, "twice", {failpoints.DIE: "after-rows-commit:3"}, **SETTINGS)
     assert again.returncode == -signal.SIGKILL and "safe mode" in again.stderr
-    assert place.query(f"SELECT DISTINCT safe, SUM(done) > 0 FROM {SCHEMA}.spark_rows GROUP BY safe") == [(1, 1)]
+    assert place.query(f"SELECT MIN(value LIKE '%true%'), MIN(value LIKE '%:0}}') FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [
+        (1, 0)
+    ]
     finished = run_process(place, "twice", {}, **SETTINGS)
     assert finished.returncode == 0, finished.stderr
     found, wanted = place.rows(*worlds()), history.expected()
@@ -410,7 +412,7 @@ def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed:
     place.query(
         f"""UPDATE {SCHEMA}.checkpoint SET checkPoint = '{{"consistent":false,"commitTS":{before},"ts-map":{{}},"schema-version":40}}'"""
     )
-    place.query(f"DELETE FROM {SCHEMA}.spark_progress")
+    place.query(f"DELETE FROM {SCHEMA}.spark_state")
     second = place.sink(**SETTINGS, safe_until_ts=history.ts)
     assert write(second, history, rows).findings == ()
     assert place.rows(*tables) == history.expected()
@@ -447,7 +449,7 @@ def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place
         f"""UPDATE {SCHEMA}.checkpoint SET checkPoint = '{{"consistent":true,"commitTS":{BEGIN},"ts-map":{{}},"schema-version":40}}'"""
     )
     assert place.opened(**SETTINGS)[1].progress.unfinished is None
-    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_rows") == [(0,)]
+    assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [(0,)]
     place.close()
     finished = run_process(place, "moved", {}, **SETTINGS)
     assert finished.returncode == 0 and "safe mode" not in finished.stderr, finished.stderr

@@ -51,7 +51,7 @@ def by_row(arena: Arena, **how: Any) -> DrainerConfig:
 def assert_equal(arena: Arena) -> None:
     """The target is what the case says, and no lane is left."""
     arena.assert_equal()
-    assert run_sql(arena.target, "SELECT COUNT(*) FROM tidb_binlog.spark_rows") == [(0,)]
+    assert run_sql(arena.target, "SELECT COUNT(*) FROM tidb_binlog.spark_state WHERE name LIKE 'lane%'") == [(0,)]
 
 
 CUTS = {"driver": DRIVER, "parts": PARTS}

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql import progress
 from pyspark_tidb_binlog.sinks.mysql import session as sessions
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
@@ -32,6 +31,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 from tests.support.attempts import run_transaction
 from tests.support.private_mysql import MYSQLD
+from tests.support.recorded import record_in
 
 pytestmark = pytest.mark.mysql
 
@@ -222,7 +222,7 @@ def test_tables_have_transactions_whatever_the_servers_default(target: TargetCon
         try:
             with connect(target, ApplyConfig()) as other:
                 assert other.query("SELECT @@default_storage_engine, @@unique_checks") == [("InnoDB", 1)]
-                progress.ensure_tables(other, "h_session")
+                record_in(other, "h_session")
                 engines = other.query("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'h_session'")
                 assert engines == [("InnoDB",)]
         finally:

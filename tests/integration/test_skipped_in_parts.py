@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLo
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel, progress
+from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import take_lease
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+from tests.support.recorded import begun
 from tests.support.target_rows import refusing
 
 pytestmark = pytest.mark.mysql
@@ -149,9 +150,8 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
                 session.execute(sql)
             for row in rows:
                 session.execute("INSERT INTO d.t VALUES (%s, %s, %s)", row)
-            progress.ensure_tables(session, SCHEMA)
             held = take_lease(session, schema=SCHEMA)
-            progress.begin_span(session, 1, *SPAN, parts, SCHEMA)
+            begun(session, SPAN, parts, SCHEMA)
             session.commit()
             apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retry_seconds": 0.0, "on_finding": "stop", **settings})
             return Life(session, kind.at, PartTarget(ShippedTarget.of(mariadb.target(), Here), apply, held, *SPAN, parts))
@@ -232,7 +232,7 @@ def test_what_is_skipped_from_the_beginning_is_not_touched(begin: Begin, monkeyp
     assert life.rows() == [(2, 2, "b")]
     assert life.run(events, 1002) == []
     assert life.rows() == [(1, 10, "A"), (2, 2, "b")]
-    assert life.session.query(f"SELECT phase, skipped FROM {SCHEMA}.spark_progress WHERE phase <> 'span'") == [
+    assert life.session.query(f"SELECT SUBSTRING_INDEX(name, ' ', -1), value FROM {SCHEMA}.spark_state WHERE name LIKE 'part %'") == [
         ("delete", "1002"),
         ("write", "1002"),
     ]

@@ -85,7 +85,7 @@ def test_a_step_that_was_put_off_is_marked_as_ours_when_the_timestamp_is_saved(
     sink.defer(lambda recorded, upto: None)
     move(sink, begin + 20)
     assert checkpoint(logged)["commitTS"] == begin + 20
-    assert run_sql(logged, f"SELECT to_ts FROM {SCHEMA}.spark_progress WHERE phase = 'atomic'") == [(begin + 20,)]
+    assert run_sql(logged, f"SELECT to_ts FROM {SCHEMA}.spark_state WHERE name = 'ours'") == [(begin + 20,)]
     sink.close()
 
 

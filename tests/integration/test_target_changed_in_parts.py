@@ -59,7 +59,7 @@ def test_a_column_that_goes_while_the_parts_are_written(
             stream.apply()
         cursor.execute("SELECT id, v FROM d.t ORDER BY id")
         assert list(cursor.fetchall()) == [(i, i) for i in range(40)] + [(100 + i, i) for i in range(3000)]
-        cursor.execute(f"SELECT COUNT(*) FROM {MARKS}.spark_progress WHERE phase <> 'atomic'")
+        cursor.execute(f"SELECT COUNT(*) FROM {MARKS}.spark_state WHERE name <> 'ours'")
         assert cursor.fetchall() == ((0,),)
         for name in ("d", MARKS):
             cursor.execute(f"DROP DATABASE {name}")

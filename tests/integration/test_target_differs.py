@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.progress import SafeBounds
+from pyspark_tidb_binlog.sinks.mysql.record import SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables

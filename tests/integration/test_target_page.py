@@ -127,7 +127,7 @@ def test_a_stream_as_the_account_of_the_page_and_its_looks(shop: Shop, dba: Dba)
         holders, ddls = dba.run("looks")
         assert [(row[0], row[5]) for row in holders] == [(cluster, 1)] and ddls == ()
     there = {name for (name,) in dba("SHOW TABLES FROM tidb_binlog")}
-    assert there <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) and "spark_rows" in there
+    assert there <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) and "spark_state" in there
     with connect(dba.account, DrainerConfig().apply) as one:
         assert take_snapshot(one, [], [("shop", "orders")]).ids_known, "PROCESS is granted"
 

@@ -127,7 +127,7 @@ def indexes(pair: Pair, statement: str) -> set[str]:
 
 @pytest.mark.parametrize("statement", [EXCHANGE, SWAP])
 def test_a_ddl_that_a_second_time_undoes_itself_waits_for_its_record(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    sent = behind(monkeypatch, statement[:11], locked(tables, "spark_rows"))
+    sent = behind(monkeypatch, statement[:11], locked(tables, "spark_state"))
     assert replayed(tables, ddl(statement)).ddls == 1
     assert len(sent) == 1
     assert tables.query(f"SELECT id FROM d.{'p' if statement is EXCHANGE else 'a'}") == [(2,)]
@@ -137,7 +137,7 @@ def test_a_ddl_that_a_second_time_undoes_itself_waits_for_its_record(tables: Pai
 def test_a_ddl_is_executed_once_though_its_record_waits(
     tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str, left: set[str]
 ) -> None:
-    behind(monkeypatch, "ALTER TABLE", locked(tables, "spark_rows"))
+    behind(monkeypatch, "ALTER TABLE", locked(tables, "spark_state"))
     done = replayed(tables, ddl(statement))
     assert (done.ddls, done.so_already) == (1, 0)
     assert indexes(tables, statement) == left
@@ -202,7 +202,7 @@ def test_one_that_would_undo_itself_is_left_to_a_person(tables: Pair, monkeypatc
 @pytest.mark.parametrize("statement", [EXCHANGE, "ALTER TABLE `p` DROP PARTITION `p0`"])
 def test_a_ddl_whose_record_is_refused_is_no_refused_ddl(tables: Pair, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     """A trigger stands for a full disk."""
-    full = refusing("tidb_binlog.spark_rows", "NEW.plan LIKE 'ddl-executed%'")
+    full = refusing("tidb_binlog.spark_state", "NEW.value LIKE '%ddl-executed%'")
 
     def fill(_: Session) -> None:
         for sql in full:
@@ -211,9 +211,9 @@ def test_a_ddl_whose_record_is_refused_is_no_refused_ddl(tables: Pair, monkeypat
     sent = behind(monkeypatch, statement[:11], fill)
     with pytest.raises(DdlRefused, match="was executed, or may have been: it was executed, but the target refuses its record"):
         replayed(tables, ddl(statement))
-    assert [plan.startswith("ddl-15-") for (plan,) in tables.query("SELECT plan FROM tidb_binlog.spark_rows")] == [True]
+    assert ['"ddl-15-' in str(value) for (value,) in tables.query("SELECT value FROM tidb_binlog.spark_state")] == [True]
     for verb in ("INSERT", "UPDATE"):
-        tables.query(f"DROP TRIGGER tidb_binlog.spark_rows_{verb}")
+        tables.query(f"DROP TRIGGER tidb_binlog.spark_state_{verb}")
     with pytest.raises(DdlRefused):
         replayed(tables, ddl(statement))
     assert len(sent) == 1
@@ -276,7 +276,7 @@ def test_what_a_lost_server_said_of_a_ddl_of_the_relay_log_is_asked_again(
     assert site.query("SELECT * FROM d.c1") == [(7, "val", 77)]
 
 
-@pytest.mark.parametrize("table", ["checkpoint", "spark_progress"])
+@pytest.mark.parametrize("table", ["checkpoint", "spark_state"])
 def test_a_swap_of_the_relay_log_is_executed_once(shared: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str) -> None:
     site = CrashedSite(shared.server, tmp_path)
     shared.query("CREATE TABLE d.y2 LIKE d.y")

@@ -11,8 +11,8 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import RealCheckpoint, real_checkpoint
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations
 from tests.support.certificates import Authority

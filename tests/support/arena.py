@@ -214,7 +214,7 @@ class Arena:
         with contextlib.closing(self.target.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
             assert [bool(re.search(rf'"consistent":true,"commitTS":{self.case.end_ts},', row[0])) for row in cursor.fetchall()] == [True]
-            cursor.execute("SELECT COUNT(*) FROM tidb_binlog.spark_progress WHERE phase <> 'atomic'")
+            cursor.execute("SELECT COUNT(*) FROM tidb_binlog.spark_state WHERE name <> 'ours'")
             assert cursor.fetchall() == ((0,),)
             cursor.execute("SELECT job_id FROM tidb_binlog.spark_ddl WHERE state = 'intent'")
             assert cursor.fetchall() == ()

@@ -1,8 +1,8 @@
 """Leases for tests that call the sinks' functions themselves: taken like a Drainer takes them, without the guard that keeps them."""
 
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_SCHEMA
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.progress import CHECKPOINT_SCHEMA
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from tests.support.arena import Arena, Cut
 from tests.support.bank_states import Balances, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case

@@ -1,6 +1,6 @@
 """The lanes of row operations: connections that each apply their operations in order, in transactions of several operations. [db]
 
-Promises: each transaction first checks the lease. With a record (``row_progress``) the same transaction then moves its lane's number of done
+Promises: each transaction first checks the lease. With a record the same transaction then moves its lane's number of done
 operations, so that none is applied twice after a lost answer or a crash. A round ends when all its transactions are committed. When
 a lane fails, the others begin no further transaction, and its error is raised.
 
@@ -21,8 +21,8 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
-from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.op_run import SKIPPING, as_expected, closely
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
@@ -84,11 +84,9 @@ class OperationRun:
 class LaneRecord:
     """Where the lanes of an open span are recorded, and their transactions."""
 
-    cluster_id: int
-    upto_ts: int
-    plan: str
-    """Fingerprint of what they do."""
-    schema: str
+    record: Record
+    lanes: OpenLanes
+    """As they begin."""
 
     def write(
         self,
@@ -112,7 +110,7 @@ class LaneRecord:
                     lease.check(session, writer.lease)
                     if ends:
                         self.require_done(session, ends)
-                    if not row_progress.advance(session, self.cluster_id, lane, self.upto_ts, self.plan, counts, self.schema):
+                    if not self.record.advance(session, self.lanes, lane, *counts):
                         break
                     if run.execute():
                         failpoints.point("before-rows-commit")
@@ -120,8 +118,8 @@ class LaneRecord:
         return run.findings
 
     def require_done(self, session: Session, ends: Sequence[int]) -> None:
-        """Check what each lane has done (``row_progress.require_done``)."""
-        row_progress.require_done(session, self.cluster_id, self.upto_ts, self.plan, ends, self.schema)
+        """Check what each lane has done (``Record.require_done``)."""
+        self.record.require_done(session, self.lanes, ends)
 
 
 @dataclass(frozen=True, slots=True)

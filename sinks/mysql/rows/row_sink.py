@@ -3,7 +3,7 @@
     step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
 
 With ``dispatch`` off each upstream transaction is one transaction with its checkpoint, and so is a step of at most ``txn-batch`` operations. Other
-steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``row_progress``), and end with ``consistent`` true and
+steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``Record.begin_lanes``), and end with ``consistent`` true and
 without that record. Promises, besides those of ``MySQLSink``:
 
 * Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
@@ -40,11 +40,10 @@ from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
+from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
-from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan, identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
-from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, transaction
 from pyspark_tidb_binlog.sinks.sink import Opened, UnfinishedSpan
@@ -111,10 +110,6 @@ class RowSink(MySQLSink):
             self._begun_in_parts = (opened.progress.unfinished.after_ts, opened.progress.unfinished.upto_ts)
         left = self._open_lanes
         if left is None:
-            for attempt in self._leased.retrying():
-                with attempt, self._leased.fenced(attempt) as session:
-                    # A record that is not of an open span is of data from before the checkpoint was moved.
-                    row_progress.finish(session, self._cluster_id, self._settings.checkpoint_schema)
             return opened
         self._record.consistent = False
         # So that exactly this span is read again, whatever the source would make the next batch of.
@@ -290,63 +285,53 @@ class RowSink(MySQLSink):
 
     def _write_lanes(self, writer: RowWriter, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
         left = self._open_lanes if self._is_open(step) else None
-        record = LaneRecord(self._cluster_id, max(step.upto_ts, left.upto_ts if left else 0), how.text, self._settings.checkpoint_schema)
+        span = OpenLanes(step.after_ts, max(step.upto_ts, left.upto_ts if left else 0), how.text, how.safe, (0,) * how.lanes)
+        if how.done is not None and left is not None:
+            span = left
+        record = LaneRecord(self._record.rows, span)
         begun = how.done is not None
         if not begun:
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
-                    begun = self._begin_lanes(session, record, how, step)
+                    begun = self._begin_lanes(session, span, step)
         findings: tuple[Finding, ...] = ()
         if begun:
             self._record.consistent, self._interrupted = False, True
-            findings = self._lanes.run(writer, how.rounds(), how.done or (0,) * how.lanes, record)
+            findings = self._lanes.run(writer, how.rounds(), how.done or span.done, record)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
                     self._end_lanes(session, record, how, step)
         self._interrupted = False
-        rest = record.upto_ts > step.upto_ts
-        self._open_lanes = OpenLanes(step.upto_ts, record.upto_ts, "", True, (0,)) if rest else None
+        self._open_lanes = _rest(span, step)
         return findings
 
-    def _begin_lanes(self, session: Session, record: LaneRecord, how: LanePlan, step: RowsStep) -> bool:
+    def _begin_lanes(self, session: Session, span: OpenLanes, step: RowsStep) -> bool:
         """Record that ``step`` is applied in lanes from now on; False: it is in the target already."""
         if not self._record.next_is(session, step):
             return False
-        span = (step.after_ts, record.upto_ts)
-        row_progress.begin(session, self._cluster_id, span, how.text, how.lanes, record.schema, safe=how.safe)
+        self._record.rows.begin_lanes(session, span)
         self._record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
     def _end_lanes(self, session: Session, record: LaneRecord, how: LanePlan, step: RowsStep) -> None:
         if self._record.next_is(session, step):
             record.require_done(session, how.ends())
-            row_progress.finish(session, self._cluster_id, record.schema)
-            if record.upto_ts > step.upto_ts:
-                # The rest of the open span comes with a later step, and must be in safe mode even after a crash before it.
-                row_progress.begin(session, self._cluster_id, (step.upto_ts, record.upto_ts), "", 1, record.schema, safe=True)
-            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=record.upto_ts == step.upto_ts)
+            rest = _rest(record.lanes, step)
+            if rest is not None:
+                self._record.rows.begin_lanes(session, rest)
+            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=rest is None)
         failpoints.point("before-downstream-commit")
-
-    def _open_upto(self, session: Session, commit_ts: int) -> int:
-        """The end of the span that is open row by row."""
-        left = self._load_open(session, commit_ts)
-        return left.upto_ts if left and left.after_ts == commit_ts else 0
-
-    def _recorded_beyond(self, session: Session, *, around: bool) -> int:
-        """The end of what is recorded beyond the checkpoint, also row by row."""
-        in_rows = row_progress.recorded_beyond(session, self._cluster_id, self.commit_ts, self._settings.checkpoint_schema, around=around)
-        return max(super()._recorded_beyond(session, around=around), in_rows)
 
     def _load_lanes(self) -> OpenLanes | None:
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
-                found = self._load_open(session, self.commit_ts)
+                found = self._record.rows.read(session).lanes_at(self.commit_ts)
         return found
 
-    def _load_open(self, session: Session, commit_ts: int) -> OpenLanes | None:
-        schema = self._settings.checkpoint_schema
-        row_progress.ensure_table(session, schema)
-        return row_progress.load(session, self._cluster_id, commit_ts, schema)
+
+def _rest(span: OpenLanes, step: RowsStep) -> OpenLanes | None:
+    """The rest of the open span behind ``step``: it comes with a later step, and must be in safe mode even after a crash before that."""
+    return OpenLanes(step.upto_ts, span.upto_ts, "", True, (0,)) if span.upto_ts > step.upto_ts else None
 
 
 def _inexact(batch: RowBatch) -> str:

@@ -9,8 +9,8 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError, LeaseHeld
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, OnServer, Trailing, choose, is_elsewhere, real_checkpoint
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 
 TARGET = TargetConfig(host="db", port=33, user="u", password="p")
 

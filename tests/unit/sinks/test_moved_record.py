@@ -3,8 +3,8 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.moved_record import RecordMove, TwoRecords, into_target, out_of_target
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 
 NAMES = "db.checkpoint", "db.spark_checkpoint"
 PATH = "/data/savepoint"

@@ -3,7 +3,8 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Recorded, doubt_of, safe_until, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, doubt_of, safe_until, version_on
+from pyspark_tidb_binlog.sinks.mysql.record import OURS, SAFE, Row, State
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 
@@ -15,16 +16,21 @@ def test_our_records_schema_version_counts_also_where_the_stream_begins_behind_i
     assert version_on(found, SchemaHistory(), start, ours=False) == 0
 
 
+BEYOND = Row("part 150-180 0/2 delete", 150, 180)
+"""Of data from before the checkpoint was set back."""
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_checkpoint_that_is_not_consistent_and_not_ours_is_that_of_a_crash(marked: bool) -> None:
     found = TargetProgress(100, False, 7, None)
-    doubt = doubt_of(found, Recorded(100, 0, marked, 180, 0))
+    ours = (Row(OURS, 90, 100), Row(f"{SAFE} doubt", 90, 180)) if marked else ()
+    doubt = doubt_of(found, State((BEYOND, *ours)), 100)
     assert (doubt.crashed, doubt.upto_ts, doubt.beyond) == (not marked, 0 if marked else 180, 180)
 
 
 @pytest.mark.parametrize(("now_ts", "until"), [(500, 500), (150, 180), (101, 180), (100, 100 + LEAST_OPEN), (7, 100 + LEAST_OPEN)])
 def test_safe_mode_after_a_crash_is_never_over_at_the_checkpoint(now_ts: int, until: int, caplog: pytest.LogCaptureFixture) -> None:
     """A clock at or before the checkpoint is wrong."""
-    doubt = doubt_of(TargetProgress(100, False, 7, None), Recorded(100, 0, False, 180, 0))
+    doubt = doubt_of(TargetProgress(100, False, 7, None), State((BEYOND,)), 100)
     assert safe_until(doubt, 100, now_ts) == until
     assert ("Check the clock of the upstream" in caplog.text) is (now_ts <= 100)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, SyncPoint
 
 
 def test_json_is_the_drainers_own() -> None:
