@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
@@ -326,7 +326,7 @@ class TargetCheck:
             table = table_in_target(self._config)
             cluster_id = cluster_id or only_cluster(self._session, schema, table)
             with _unless_absent():
-                recorded = load_checkpoint(self._session, cluster_id, schema, table)
+                recorded = CheckpointRow(cluster_id, schema, table).load(self._session)
                 known = Record(schema, cluster_id).read(self._session).progress(recorded)
             moved, remarks = self._moved(cluster_id)
             known = moved or known

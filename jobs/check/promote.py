@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseHel
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -102,7 +102,7 @@ def promotion_of(session: Session, config: DrainerConfig) -> Promotion:
     if row.life == lease.PROMOTED:
         raise ConfigError(f"it is promoted already, by {row.words}. {lease.promoted_todo(cluster_id, schema)}")
     writer = row.words if is_held(session, cluster_id, schema) else ""
-    recorded = load_checkpoint(session, cluster_id, schema, table)
+    recorded = CheckpointRow(cluster_id, schema, table).load(session)
     there = Record(schema, cluster_id).read(session).progress(recorded)
     half = "NOT consistent: a later span is half written. Start the Drainer until it is done, or its relay log alone, if you can"
     at = f"everything up to {as_time(there.commit_ts)} (TSO {there.commit_ts}) is there"

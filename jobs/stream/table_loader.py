@@ -41,7 +41,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, 
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, none_there
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
@@ -412,7 +412,7 @@ class TableLoader:
 
     def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
         table = table_in_target(self._config)
-        found = self._asked(lambda session: load_checkpoint(session, held.cluster_id, held.schema, table))
+        found = self._asked(lambda session: CheckpointRow(held.cluster_id, held.schema, table).load(session))
         return found is not None and found.consistent and found.commit_ts == stand.commit_ts
 
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:

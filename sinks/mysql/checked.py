@@ -54,7 +54,6 @@ class Effects:
         self._savepoints = savepoints
         self._number = 0
         self._closer = CLOSER_ROWS
-        self._meanwhile: Callable[[], None] | None = None
         self.news: dict[int, bool] = {}
         """Statements that this run doubts, and that could not be rolled back by themselves: the transaction is to be run again."""
         self.findings: list[Finding] = []
@@ -66,7 +65,7 @@ class Effects:
             ApplyError: the target rejected a row, or a row is too big for the server.
         """
         rows, ahead = 0, Ahead(statements)
-        self._meanwhile = ahead.prepare
+        self._sender.meanwhile = ahead.prepare
         for statement in ahead:
             rows += statement.rows
             self.findings += (*self._effects(statement), *noted(statement))
@@ -138,7 +137,7 @@ class Effects:
             if statement.effect is Effect.RESTORES:
                 words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
                 return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
-            answer = self._send(statement, statement.as_replace())
+            answer = self._sender.send(statement, statement.as_replace())
             words = refused_by_another(statement, "a row that the binlogs insert already existed", error.words, answer.affected - 1)
             return (finding(statement, FindingKind.ROWS, words, 0), *changed_values(statement, answer))
 
@@ -160,11 +159,8 @@ class Effects:
         """Run the statement and return its findings; ``closely``: missing rows of an update are inserted first, which counts them."""
         missing = None
         if closely and statement.effect is Effect.CHANGES:
-            missing = self._send(statement, statement.as_ignore()).affected
-        return judge(statement, self._send(statement, statement.sql), missing)
-
-    def _send(self, statement: Statement, sql: bytes) -> StatementResult:
-        return self._sender.send(statement, sql, self._meanwhile)
+            missing = self._sender.send(statement, statement.as_ignore()).affected
+        return judge(statement, self._sender.send(statement, statement.sql), missing)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
@@ -204,16 +200,18 @@ class StatementSender:
     def __init__(self, session: Session, settings: ApplyConfig) -> None:
         self._session = session
         self._settings = settings
+        self.meanwhile: Callable[[], None] | None = None
+        """Called while the server executes a statement."""
 
-    def send(self, statement: Statement, sql: bytes, meanwhile: Callable[[], None] | None = None) -> StatementResult:
-        """Execute ``sql``, of ``statement``; ``meanwhile`` is called while the server works.
+    def send(self, statement: Statement, sql: bytes) -> StatementResult:
+        """Execute ``sql``, of ``statement``.
 
         Raises:
             ApplyError: it is too long for the server, or the server refuses it.
         """
         if words := self._session.too_large(sql):
             raise ApplyError(f"{self.place(statement)}: {words}", PACKET_TOO_LARGE)
-        return self._session.answer(sql, meanwhile)
+        return self._session.answer(sql, self.meanwhile)
 
     def refusal(self, statement: Statement, error: ApplyError, way_out: str) -> ApplyError:
         """``error`` with the row that it is about. ``way_out``: how to continue without the row, after "start again"."""

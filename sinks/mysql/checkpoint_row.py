@@ -82,39 +82,53 @@ class Checkpoint:
         )
 
 
-def ensure_checkpoint(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> None:
-    """Create the database and the table of checkpoints if missing, nothing else. DDL: must not be called inside a transaction.
+class CheckpointRow:
+    """The row of one cluster in one table, on whatever server a session is open."""
 
-    Raises:
-        ApplyError: the target refuses it, or the table is not as it must be.
-    """
-    session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-    columns = "(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)"
-    session.execute(f"CREATE TABLE IF NOT EXISTS {_checkpoint(schema, table)} {columns} {made_with(table)}")
-    require_sound(session, schema, table)
+    def __init__(self, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> None:
+        """Accesses nothing."""
+        self._cluster_id = cluster_id
+        self._schema, self._table = schema, table
+        self._name = _quoted(schema, table)
 
+    def create(self, session: Session) -> None:
+        """Create the database and the table of checkpoints if missing. DDL: must not be called inside a transaction.
 
-def load_checkpoint(
-    session: Session, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE, *, lock: bool = False
-) -> Checkpoint | None:
-    """Read the cluster's row; None: there is none.
+        Raises:
+            ApplyError: the target refuses it, or the table is not as it must be.
+        """
+        session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self._schema)}")
+        columns = "(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)"
+        session.execute(f"CREATE TABLE IF NOT EXISTS {self._name} {columns} {made_with(self._table)}")
+        require_sound(session, self._schema, self._table)
 
-    ``lock``: the newest committed row, which stays locked until the transaction ends. It comes first in each transaction that changes the row: it waits for a
-    predecessor's commit that is still in progress on the server.
+    def load(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
+        """Read the row; None: there is none.
 
-    Raises:
-        ApplyError: it is not a valid checkpoint.
-    """
-    sql = f"SELECT checkPoint FROM {_checkpoint(schema, table)} WHERE clusterID = %s{' FOR UPDATE' if lock else ''}"
-    rows = session.query(sql, [cluster_id])
-    if not rows:
-        return None
-    try:
-        return Checkpoint.from_json(rows[0][0])
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ApplyError(
-            f"{schema}.{table} of cluster {cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}). Repair or delete the row"
-        ) from error
+        ``lock``: the newest committed row, which stays locked until the transaction ends. It comes first in each transaction that changes the row: it waits
+        for a predecessor's commit that is still in progress on the server.
+
+        Raises:
+            ApplyError: it is not a valid checkpoint.
+        """
+        sql = f"SELECT checkPoint FROM {self._name} WHERE clusterID = %s{' FOR UPDATE' if lock else ''}"
+        rows = session.query(sql, [self._cluster_id])
+        if not rows:
+            return None
+        try:
+            return Checkpoint.from_json(rows[0][0])
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ApplyError(
+                f"{self._schema}.{self._table} of cluster {self._cluster_id} is not a valid checkpoint: {rows[0][0]!r} ({error}). Repair or delete the row"
+            ) from error
+
+    def write(self, session: Session, checkpoint: Checkpoint) -> None:
+        """Replace the row."""
+        session.execute(f"REPLACE INTO {self._name} VALUES (%s, %s)", [self._cluster_id, checkpoint.to_json()])
+
+    def delete(self, session: Session) -> None:
+        """Remove the row."""
+        session.execute(f"DELETE FROM {self._name} WHERE clusterID = %s", [self._cluster_id])
 
 
 def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
@@ -124,7 +138,7 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
         ApplyError: the table holds rows of several clusters.
     """
     there = kinds_of(session, schema, table)
-    ids = sorted({int(row[0]) for row in session.query(f"SELECT clusterID FROM {_checkpoint(schema, table)}")}) if there else []
+    ids = sorted({int(row[0]) for row in session.query(f"SELECT clusterID FROM {_quoted(schema, table)}")}) if there else []
     if len(ids) > 1:
         raise ApplyError(
             f"{schema}.{table} holds rows of several clusters {ids}. Set spark.cluster-id to the cluster that this Drainer replicates"
@@ -132,17 +146,5 @@ def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str =
     return ids[0] if ids else 0
 
 
-def write_checkpoint(
-    session: Session, cluster_id: int, checkpoint: Checkpoint, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE
-) -> None:
-    """Replace the cluster's row."""
-    session.execute(f"REPLACE INTO {_checkpoint(schema, table)} VALUES (%s, %s)", [cluster_id, checkpoint.to_json()])
-
-
-def delete_checkpoint(session: Session, cluster_id: int, schema: str, table: str) -> None:
-    """Remove the cluster's row."""
-    session.execute(f"DELETE FROM {_checkpoint(schema, table)} WHERE clusterID = %s", [cluster_id])
-
-
-def _checkpoint(schema: str, table: str) -> str:
+def _quoted(schema: str, table: str) -> str:
     return f"{quote_name(schema)}.{quote_name(table)}"

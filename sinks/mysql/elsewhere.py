@@ -34,13 +34,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import (
-    CHECKPOINT_TABLE,
-    Checkpoint,
-    ensure_checkpoint,
-    load_checkpoint,
-    write_checkpoint,
-)
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, Checkpoint, CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked
 
@@ -137,29 +131,27 @@ class OnServer:
     def __init__(self, server: TargetConfig, apply: ApplyConfig, table: str, cluster_id: int) -> None:
         self._server = server
         self._apply = apply
-        self._schema = apply.checkpoint_schema
-        self._table = table
-        self._cluster_id = cluster_id
-        self.where = f"{self._schema}.{table} of cluster {cluster_id} on {server.host}:{server.port}"
+        self._row = CheckpointRow(cluster_id, apply.checkpoint_schema, table)
+        self.where = f"{apply.checkpoint_schema}.{table} of cluster {cluster_id} on {server.host}:{server.port}"
 
     def open(self) -> None:
         """Create the database and the table."""
         with connect(self._server, self._apply) as session:
-            ensure_checkpoint(session, self._schema, self._table)
+            self._row.create(session)
 
     def read(self) -> Checkpoint | None:
         """Read the row (``RealCheckpoint``)."""
         with connect(self._server, self._apply) as session:
-            return _begun(load_checkpoint(session, self._cluster_id, self._schema, self._table))
+            return _begun(self._row.load(session))
 
     def write(self, checkpoint: Checkpoint, expected: Collection[int]) -> None:
         """Write the row, in a transaction that locks it."""
         with connect(self._server, self._apply) as session:
             session.begin()
-            found = _begun(load_checkpoint(session, self._cluster_id, self._schema, self._table, lock=True))
+            found = _begun(self._row.load(session, lock=True))
             if found is not None and found.commit_ts not in expected:
                 raise _moved(self.where, found.commit_ts, expected)
-            write_checkpoint(session, self._cluster_id, checkpoint, self._schema, self._table)
+            self._row.write(session, checkpoint)
             session.commit()
 
     def close(self) -> None:

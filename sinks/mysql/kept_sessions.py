@@ -37,7 +37,7 @@ class KeptSessions:
         except BaseException:
             session.close()
             raise
-        if session.settle() and self._young(session) and not self._kept and not self._closed:
+        if session.settle() and session.age < self._seconds and not self._kept and not self._closed:
             session.kept = True
             self._kept.append(session)
         else:
@@ -46,28 +46,22 @@ class KeptSessions:
     def close(self) -> None:
         """Close the kept session, and the one in use at the end of that use; safe to call twice."""
         self._closed = True
-        while (session := self._pop()) is not None:
+        while (session := self._take()) is not None:
             session.close()
 
     def _take(self) -> Session | None:
-        while (session := self._pop()) is not None:
-            if self._young(session):
-                return session
-            session.close()
-        return None
-
-    def _pop(self) -> Session | None:
+        """The kept session; None: there is none that this process opened and that is young enough."""
         try:
             session = self._kept.pop()
         except IndexError:
             return None
-        if session.ours:
+        if not session.ours:
+            session.abandon()
+        elif session.age < self._seconds:
             return session
-        session.abandon()
-        return None
-
-    def _young(self, session: Session) -> bool:
-        return session.age < self._seconds
+        else:
+            session.close()
+        return self._take()
 
 
 _of_this_process: dict[tuple[TargetConfig, ApplyConfig], KeptSessions] = {}

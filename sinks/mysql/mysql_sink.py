@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease, parallel
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, ensure_checkpoint, load_checkpoint, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
@@ -178,13 +178,12 @@ class MySQLSink(Sink):
 
     def _read_record(self, session: Session) -> tuple[Checkpoint | None, State]:
         """The checkpoint row, and all that is recorded beside it."""
-        schema, cluster_id, table = self._settings.checkpoint_schema, self._cluster_id, self._record.table
-        ensure_checkpoint(session, schema, table)
+        self._record.row.create(session)
         self._record.rows.create(session)
         ensure_ddl_table(session, self._settings)
         session.commit()
         # A real Drainer, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
-        recorded = load_checkpoint(session, cluster_id, schema, table, lock=True)
+        recorded = self._record.row.load(session, lock=True)
         return recorded, self._record.rows.read(session)
 
     def _doubt(self, found: TargetProgress, state: State) -> Doubt:

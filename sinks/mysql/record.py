@@ -220,13 +220,14 @@ class State:
         return TargetProgress(checkpoint.commit_ts, checkpoint.consistent, checkpoint.schema_version, unfinished, recorded is not None)
 
 
-@dataclass(frozen=True, slots=True)
 class Record:
-    """The rows of one cluster at a target."""
+    """The rows of one cluster at a target. Picklable."""
 
-    schema: str
-    """Database of the table: ``syncer.to.checkpoint.schema``."""
-    cluster_id: int
+    def __init__(self, schema: str, cluster_id: int) -> None:
+        """Accesses nothing. ``schema``: database of the table, ``syncer.to.checkpoint.schema``."""
+        self.schema = schema
+        self.cluster_id = cluster_id
+        self._table = f"{quote_name(schema)}.`{TABLE}`"
 
     def create(self, session: Session) -> None:
         """Create the table if missing. DDL: must not be called inside a transaction.
@@ -403,10 +404,6 @@ class Record:
     def _replace(self, session: Session, row: Row) -> None:
         sql = f"REPLACE INTO {self._table} (cluster_id, name, from_ts, to_ts, value) VALUES (%s, %s, %s, %s, %s)"
         session.execute(sql, [self.cluster_id, row.name, row.after_ts, row.upto_ts, row.value])
-
-    @property
-    def _table(self) -> str:
-        return f"{quote_name(self.schema)}.`{TABLE}`"
 
 
 _ONE = "cluster_id = %s AND name = %s"

@@ -140,23 +140,19 @@ class Session:
 
         ``meanwhile`` is called after sending, while the server executes the statement; it must not use the session, nor raise.
         """
+        connection: Any = self._connection
         with self._classified(sql):
-            affected = self._query(sql, meanwhile)
-        result: Any = self._connection._result  # type: ignore[attr-defined]
+            # The two halves of ``Connection.query``.
+            connection._execute_command(COMMAND.COM_QUERY, sql)
+            if meanwhile is not None:
+                meanwhile()
+            affected = int(connection._read_query_result())
+        result = connection._result
         count = int(result.warning_count)
         if not count:
             return StatementResult(affected, _info_of(result))
         warnings = self.query("SHOW WARNINGS")
         return StatementResult(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
-
-    def _query(self, sql: bytes, meanwhile: Callable[[], None] | None) -> int:
-        if meanwhile is None:
-            return int(self._connection.query(sql))
-        connection: Any = self._connection
-        # The two halves of ``Connection.query``.
-        connection._execute_command(COMMAND.COM_QUERY, sql)
-        meanwhile()
-        return int(connection._read_query_result())
 
     def too_large(self, sql: bytes) -> str:
         """Why the server would close the connection instead of answering ``sql``, and what to do; empty: it takes as long a statement."""

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, Ret
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, SyncPoint, ensure_checkpoint, load_checkpoint, write_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, CheckpointRow, SyncPoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     Choice,
     RealCheckpoint,
@@ -93,6 +93,8 @@ class TargetRecord:
         self._safe = safe
         self.table = table_in_target(config)
         """The table of the record in the target."""
+        self.row, self.rows = CheckpointRow(0, config.apply.checkpoint_schema, self.table), Record(config.apply.checkpoint_schema, 0)
+        """The checkpoint, and what is recorded beside it; those of the cluster from ``move_here`` on."""
         self.commit_ts = 0
         """Everything up to and including it is in the target."""
         self.consistent = True
@@ -124,6 +126,7 @@ class TargetRecord:
             ConfigError: an operator must choose.
         """
         config, held = self._config, self._leased.lease
+        self.row, self.rows = CheckpointRow(held.cluster_id, held.schema, self.table), Record(held.schema, held.cluster_id)
         if is_elsewhere(config):
             self._real = real_checkpoint(config, held.cluster_id)
             self._real.open()
@@ -137,7 +140,7 @@ class TargetRecord:
             _log.warning("%s", move.words)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.session(attempt) as session:
-                    ensure_checkpoint(session, held.schema, self.table)
+                    self.row.create(session)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
                     carry_out(session, move, config, held)
@@ -146,12 +149,6 @@ class TargetRecord:
     def defer(self, note: Note) -> None:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
         self._late.note = note
-
-    @property
-    def rows(self) -> Record:
-        """What is recorded beside the checkpoint."""
-        held = self._leased.lease
-        return Record(held.schema, held.cluster_id)
 
     def counts(self, ours: Checkpoint | None, state: State) -> tuple[TargetProgress, Choice]:
         """What counts at the start: the target's record (the row ``ours``, and ``state`` beside it), or the real checkpoint elsewhere."""
@@ -212,9 +209,8 @@ class TargetRecord:
         """Write the row."""
         named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
         whole = consistent and not self._safe.open_at(commit_ts)
-        held = self._leased.lease
         row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
-        write_checkpoint(session, held.cluster_id, row, held.schema, self.table)
+        self.row.write(session, row)
         self._version_saved = applied.version
 
     def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:
@@ -224,8 +220,7 @@ class TargetRecord:
 
     def _lock(self, session: Session) -> int:
         """Lock the row; its commitTS, 0 where there is none."""
-        held = self._leased.lease
-        found = load_checkpoint(session, held.cluster_id, held.schema, self.table, lock=True)
+        found = self.row.load(session, lock=True)
         return found.commit_ts if found is not None else 0
 
     # Between two transactions.

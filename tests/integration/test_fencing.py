@@ -9,7 +9,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import load_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Part, Record
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.recorded import record_in, set_checkpoint
@@ -77,7 +77,7 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
 
 
 def locked_ts(session: Session) -> int:
-    found = load_checkpoint(session, 7, SCHEMA, lock=True)
+    found = CheckpointRow(7, SCHEMA).load(session, lock=True)
     assert found is not None
     return found.commit_ts
 

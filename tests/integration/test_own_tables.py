@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import ensure_checkpoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
@@ -28,7 +28,7 @@ Life = Callable[..., None]
 
 
 def ensure_ours(session: Session, schema: str) -> None:
-    ensure_checkpoint(session, schema, OURS)
+    CheckpointRow(1, schema, OURS).create(session)
 
 
 @pytest.fixture

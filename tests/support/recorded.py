@@ -1,12 +1,6 @@
 """The record of a stream at a target, as a test finds or makes it."""
 
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import (
-    CHECKPOINT_SCHEMA,
-    Checkpoint,
-    ensure_checkpoint,
-    load_checkpoint,
-    write_checkpoint,
-)
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_SCHEMA, Checkpoint, CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Record
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -17,7 +11,7 @@ LANES = "FROM {}.spark_state WHERE name LIKE 'lane %'"
 
 def record_in(session: Session, schema: str = CHECKPOINT_SCHEMA, cluster_id: int = 1) -> Record:
     """The record of a cluster; its tables are made."""
-    ensure_checkpoint(session, schema)
+    CheckpointRow(cluster_id, schema).create(session)
     record = Record(schema, cluster_id)
     record.create(session)
     return record
@@ -32,9 +26,9 @@ def begun(session: Session, span: tuple[int, int], parts: int, schema: str = CHE
 
 def progress_in(session: Session, record: Record) -> TargetProgress:
     """How far the target is."""
-    return record.read(session).progress(load_checkpoint(session, record.cluster_id, record.schema))
+    return record.read(session).progress(CheckpointRow(record.cluster_id, record.schema).load(session))
 
 
 def set_checkpoint(session: Session, record: Record, commit_ts: int, *, consistent: bool, version: int = 1) -> None:
     """Write the checkpoint row."""
-    write_checkpoint(session, record.cluster_id, Checkpoint(commit_ts, consistent, version), record.schema)
+    CheckpointRow(record.cluster_id, record.schema).write(session, Checkpoint(commit_ts, consistent, version))
