@@ -2,7 +2,7 @@
 
 Promises: ``spark_lease`` holds one row per cluster. Taking the lease increments its epoch and stores the taker's ``life``, a new uuid, in
 a separate transaction; it waits for every transaction that has already checked the lease. ``check`` comes first in every transaction
-that writes rows, markers, DDL records or the checkpoint: it locks the row (shared, so that parts can run in parallel) until that
+that writes rows, the record, DDL records or the checkpoint: it locks the row (shared, so that parts can run in parallel) until that
 transaction ends, and raises ``LeaseLost`` when another life has the lease. ``sinks.mysql.lease_guard`` decides who may take it and when.
 
 The life is compared, not only the epoch: in a target restored from a backup, the epoch continues from an older value.

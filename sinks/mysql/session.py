@@ -230,7 +230,7 @@ class Session:
         return rows
 
     def commit(self) -> None:
-        """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: check the marker."""
+        """Commit the transaction. After a ``RetryableApplyError`` the outcome is unknown: look at the record."""
         self.execute("COMMIT")
         self._between_transactions = True
 
