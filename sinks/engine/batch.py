@@ -5,16 +5,18 @@ executors summarise their partitions, and the driver receives only a few rows.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_SUMMARY
 from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, TableActivity
 
@@ -45,11 +47,6 @@ class RowSummary:
     tables: tuple[TableActivity, ...]
     events: int
     transactions: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """Size of the row images."""
-        return sum(table.bytes for table in self.tables)
 
 
 def controls_of(controls: pa.Table, ddls: pa.Table) -> Controls:
@@ -126,7 +123,7 @@ def merge(partials: pa.Table) -> RowSummary:
         key = part["interval"], part["table_id"], part["schema_version"]
         found = TableActivity(*key[1:], part["first_ts"], part["events"], part["last_ts"], part["bytes"])
         activity[key] = found.joined(activity[key]) if key in activity else found
-    tables = tuple(sorted(activity.values(), key=lambda t: (t.first_commit_ts, t.schema_version)))
+    tables = tuple(sorted(activity.values(), key=attrgetter("first_commit_ts", "schema_version")))
     return RowSummary(tables, sum(t.events for t in tables), sum(partials.column("transactions").to_pylist()))
 
 
@@ -153,6 +150,24 @@ def wanted(rows: pa.Table, gone: Collection[int], left_out: Collection[tuple[int
     for op in {op for _, op in left_out}:
         hidden |= (ops == op) & np.isin(table_ids, [table_id for table_id, one in left_out if one == op])
     return rows.filter(pa.array(~hidden))
+
+
+def holds_rows(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> bool:
+    """Whether the table of some of ``events`` holds rows on the target.
+
+    Raises:
+        SchemaMismatch: it is not among ``tables``.
+    """
+    table = tables.get(table_id)
+    if table is None:
+        here = events.filter(pc.equal(events["table_id"], table_id))
+        first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
+        raise SchemaMismatch(
+            f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
+            "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
+            "CREATE TABLE, set syncer.load-schema-snapshot = true"
+        )
+    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
 
 
 def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:

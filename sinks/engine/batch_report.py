@@ -5,7 +5,7 @@ Promises: any thread may read a ``StageClock`` while the batch's thread moves it
 
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,9 +62,9 @@ class StageClock:
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[other] = self._seconds.get(other, 0.0) + seconds
 
-    def restart(self, counts: "BatchCounts") -> None:
-        """Count from zero for a new batch, which has these ``counts``."""
-        self.counts, self._seconds = counts, {}
+    def restart(self) -> None:
+        """Count from zero for a new batch."""
+        self.counts, self._seconds = BatchCounts(), {}
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -133,14 +133,7 @@ class BatchCounts:
     findings: list[Finding] = field(default_factory=list)
     tables: Mapping[str, int] = field(default_factory=dict)
 
-    def begin(self, transactions: int, row_events: int, row_bytes: int, findings: Sequence[Finding]) -> None:
-        """What the batch brings, known before any of it is applied."""
-        self.transactions += transactions
-        self.row_events += row_events
-        self.row_bytes += row_bytes
-        self.findings += findings
-
     def add(self, done: Written) -> None:
-        """Rows were written."""
+        """Count rows that were written, and what was found."""
         self.rows_written += done.rows
         self.findings += done.findings

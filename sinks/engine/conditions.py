@@ -25,9 +25,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
-from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.engine.fold import HIDDEN, HiddenRows
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import may_change
 from pyspark_tidb_binlog.sinks.routing.replicated import names_column
 

@@ -4,11 +4,20 @@ Promises: the part of a row is a fixed function of its table and key, so a repla
 same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
 part, because the table may have no key in the target, and two connections deleting from it would block each other. Rows whose handle is an
 integer are distributed by blocks of neighbours (``fold.part_numbers``).
+
+A Spark row is a block of many events, so that Spark shuffles and stores a few blobs instead of hundreds of thousands of rows. A block holds events of one
+kind (format: ``schemas.packed``). A block of row changes carries its first and last commit_ts, so that whole blocks can be skipped. ``unpack`` reverses ``pack``.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import enum
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +28,54 @@ from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.schemas.explode import Exploded, explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.packed import packed
-from pyspark_tidb_binlog.schemas.stages import COLLECTS, ROW_EVENT, TRANSACTION, ddl_of
+from pyspark_tidb_binlog.schemas.packed import gathered, packed, unpacked
+from pyspark_tidb_binlog.schemas.stages import COLLECTS, CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
+BLOCK = pa.schema(
+    [
+        pa.field("kind", pa.int32(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("first_ts", pa.int64()),
+        pa.field("last_ts", pa.int64()),
+        pa.field("events", pa.binary(), nullable=False),
+    ]
+)
+"""``kind``: ``BlockKind``. ``first_ts``, ``last_ts``: commit_ts of row changes, null for others."""
+
+
+class BlockKind(enum.IntEnum):
+    """What a block's events are."""
+
+    ROWS = 0
+    DDLS = 1
+    CONTROLS = 2
+    SUMMARIES = 3
+    MARKS = 4
+    """Row changes of the mark table (``choice.MarkTables``)."""
+
+
+FRAMES: Mapping[BlockKind, pa.Schema] = {
+    BlockKind.ROWS: ROW_EVENT,
+    BlockKind.DDLS: DDL_EVENT,
+    BlockKind.CONTROLS: CONTROL,
+    BlockKind.SUMMARIES: ROW_SUMMARY,
+    BlockKind.MARKS: ROW_EVENT,
+}
+"""The schema of each kind; row changes may have further columns."""
+
+_SLICE = 2000
+"""Transactions exploded into blocks at a time: a few megabytes."""
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null if the table is not in the history."""
 
 Span = tuple[int, int]
 """(after_ts exclusive, upto_ts inclusive)."""
+IN_MEMORY = 32 << 20
+"""Bytes of rows that a ``RowSpool`` keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +245,103 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
         yield frame
     finally:
         frame.unpersist()
+
+
+# Blocks.
+
+
+def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks.
+
+    Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
+    """
+    values = chain.from_iterable(batch.column("transactions") for batch in batches)
+    for few in gathered((unpacked([value], TRANSACTION) for value in values), most_rows=_SLICE):
+        yield from pa.concat_tables(few).combine_chunks().to_batches(max_chunksize=_SLICE)
+
+
+def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
+    """``events`` as one block; no block if there are none."""
+    if events.num_rows == 0:
+        return
+    ends = pc.min_max(events.column("commit_ts")).as_py() if kind is BlockKind.ROWS else {"min": None, "max": None}
+    values = [[int(kind)], [part], [ends["min"]], [ends["max"]], [packed(events)]]
+    yield pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, BLOCK, strict=True)], schema=BLOCK)
+
+
+def unpack(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """All events of ``blocks``, with the columns of ``schema`` only."""
+    return unpacked((value for block in blocks for value in block.column("events")), schema)
+
+
+def unpack_each(blocks: Iterable[pa.RecordBatch]) -> Mapping[BlockKind, pa.Table]:
+    """All events of ``blocks``, each kind with the columns of its schema."""
+    found: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in FRAMES}
+    for block in blocks:
+        for kind, value in zip(block.column("kind").to_pylist(), block.column("events"), strict=True):
+            found[BlockKind(kind)].append(value)
+    return {kind: unpacked(values, FRAMES[kind]) for kind, values in found.items()}
+
+
+class RowSpool:
+    """Arrow tables of one schema, as one table: rows of a part that may exceed memory. Beyond a limit they are in a temporary file.
+
+    Promises: rows are returned in insertion order until ``close``. A file that is being read has no directory entry.
+    The files are where Python's ``tempfile`` puts them (``TMPDIR``).
+    """
+
+    def __init__(self, schema: pa.Schema, in_memory: int = IN_MEMORY) -> None:
+        self._schema = schema
+        self._in_memory = in_memory
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._path = ""
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._map: pa.MemoryMappedFile | None = None
+
+    def extend(self, tables: Iterable[pa.Table]) -> Self:
+        """Add rows."""
+        for table in tables:
+            self._bytes += table.nbytes
+            if self._writer is None and self._bytes > self._in_memory:
+                self._spill()
+            if self._writer is None:
+                self._tables.append(table)
+            else:
+                self._writer.write_table(table)
+        return self
+
+    def table(self) -> pa.Table:
+        """All rows; beyond the limit they stay on disk and are memory-mapped. Nothing may be added afterwards."""
+        if self._writer is None:
+            return pa.concat_tables([self._schema.empty_table(), *self._tables])
+        self._writer.close()
+        self._map = pa.memory_map(self._path)
+        os.unlink(self._path)
+        self._path = ""
+        return pa.ipc.open_file(self._map).read_all()
+
+    def close(self) -> None:
+        """Release the rows."""
+        self._tables = []
+        if self._writer is not None:
+            self._writer.close()
+        if self._map is not None:
+            self._map.close()
+        if self._path:
+            os.unlink(self._path)
+            self._path = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _spill(self) -> None:
+        handle, self._path = tempfile.mkstemp(prefix="tidb-binlog-rows-")
+        os.close(handle)
+        self._writer = pa.ipc.new_file(self._path, self._schema)
+        for table in self._tables:
+            self._writer.write_table(table)
+        self._tables = []

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time
 from pyspark_tidb_binlog.schemas.history import GRACE, Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import may_stay, needed_early
-from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows
+from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows
 from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision, DdlFate
 
 

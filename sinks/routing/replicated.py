@@ -7,7 +7,7 @@ takes out gets its new name at the target.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -87,10 +87,6 @@ class Selection:
             if known and not any(map(self.keeps, known)):
                 found.append(table_id)
         return frozenset(found)
-
-    def ignored_rows(self, tables: Collection[TableAt]) -> frozenset[tuple[int, int]]:
-        """(table id, operation) of the row changes that rules leave out."""
-        return frozenset((t.table_id, int(op)) for t in tables for op in self.rules.ignored_rows(t.schema, t.name))
 
     def live(self, history: SchemaHistory, version: int) -> tuple[TableAt, ...]:
         """Every table that is replicated at ``version``."""

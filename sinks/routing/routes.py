@@ -4,7 +4,7 @@ Promises: a route names one table, or with an empty ``tbl-name`` every table of 
 names of the upstream become one name at the target: a start refuses settings that show such a case, ``shared`` finds all others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -116,10 +116,6 @@ class Routes:
         name, _ = read_name(significant(default), 2)
         to = self.target(name.schema, name.name)
         return f"nextval({quote_name(to.schema)}.{quote_name(to.name)})"
-
-    def all_moved(self, tables: Mapping[int, TableAt]) -> Mapping[int, TableAt]:
-        """The same for many."""
-        return {i: self.moved(table) for i, table in tables.items()} if self else tables
 
     def wrong(self, tables: Iterable[TableAt], history: SchemaHistory) -> str:
         """Why ``tables``, which have their names upstream, cannot be replicated by these routes, in words; empty if they can."""

@@ -24,7 +24,6 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch import Controls
-from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
@@ -536,10 +535,10 @@ def batch(
         }
         for ts, version, info, row in rows
     ]
-    counts = BatchCounts()
+    applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, counts)
-    return list(counts.findings)
+    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls)
+    return applier.clock.counts.findings
 
 
 def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
