@@ -53,7 +53,7 @@ ATOMIC_BYTES = 64 << 20
 """Bytes of row images up to which a batch is collected on the driver and is one transaction (``atomic-rows`` bounds their number)."""
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
-_MAY_STAY = (
+_STRANDED = (
     "some sessions still wrote into the partition when rows first needed its DROP PARTITION. The upstream dropped those rows; at the target they may be in "
     "the next partition. Compare the rows of that range with the upstream"
 )
@@ -308,7 +308,7 @@ class BatchApplier:
         counts, tables = self.clock.counts, summary.tables
         counts.transactions += summary.transactions
         counts.row_events += summary.events
-        counts.row_bytes += sum(table.bytes for table in tables)
+        counts.row_bytes += summary.bytes
         counts.findings += controls.findings
         self.clock.stage = Stage.HISTORY
         history = self._wait.ready([d.job_id for d in controls.ddls if not d.is_setval], tables, controls.upto_ts)
@@ -327,8 +327,11 @@ class BatchApplier:
 
     def _at_target(self, step: RowsStep, rows: pa.Table | KeyedEvents) -> RowsStep:
         """Return ``step`` with the tables that are replicated, as they are on the target, and with the images that conditions hide."""
-        target, unwritable = fitted(chosen(step, self._selection), self._frozen)
-        if unwritable or step.lost or step.may_stay:
+        target = chosen(step, self._selection)
+        unwritable: tuple[UnwritableTable, ...] = ()
+        if self._frozen:
+            target, unwritable = fitted(target, self._frozen)
+        if unwritable or step.lost or step.stranded:
             self._note(step, unwritable, rows)
         if self._selection.routes.conditions and (conditions := self._conditions(step, target)):
             span = (step.after_ts, step.upto_ts)
@@ -346,8 +349,8 @@ class BatchApplier:
             ddl = DdlStep(step.upto_ts, job, job.query, True, step.applied, step.applied, lost=True)
             losses = decided(ddl, self._feed.snapshot(), self._selection).losses
             findings += [Finding(FindingKind.DDL, words, commit_ts=step.upto_ts) for words in losses]
-        for table in step.may_stay:
-            findings.append(Finding(FindingKind.DDL, _MAY_STAY, f"{table.schema}.{table.name}", step.upto_ts))
+        for table in step.stranded:
+            findings.append(Finding(FindingKind.DDL, _STRANDED, f"{table.schema}.{table.name}", step.upto_ts))
         for lost in unwritable:
             count = int(pc.sum(pc.equal(rows["table_id"], lost.table_id)).as_py() or 0) if isinstance(rows, pa.Table) else -1
             findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=count, found=0 if count >= 0 else -1))

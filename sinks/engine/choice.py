@@ -34,22 +34,22 @@ class MarkTables:
 
     @classmethod
     def of(cls, history: SchemaHistory) -> Self:
-        """Those of ``history``."""
-        found: list[tuple[int, int, int]] = []
+        """Find the mark tables of ``history``."""
+        spans: list[tuple[int, int, int]] = []
         for table_id, track in history.tracks.items():
             ends = [entry.version for entry in track.entries[1:]] + [1 << 62]
             for entry, end in zip(track.entries, ends, strict=True):
                 if isinstance(entry, TableSnapshot) and (entry.schema.lower(), entry.name.lower()) == (MARK_SCHEMA, MARK_TABLE):
-                    found.append((table_id, entry.version, end))
-        return cls(tuple(found))
+                    spans.append((table_id, entry.version, end))
+        return cls(tuple(spans))
 
     @property
     def table_ids(self) -> frozenset[int]:
-        """Their ids."""
+        """The ids of the mark tables."""
         return frozenset(table_id for table_id, _, _ in self.spans)
 
     def apart(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The marks among ``rows`` (``ROW_EVENT``), and the others."""
+        """Split off the marks among ``rows`` (``ROW_EVENT``), and the others."""
         if not self.spans or not rows.num_rows:
             return rows.slice(0, 0), rows
         table_ids, versions = rows.column("table_id").to_numpy(), rows.column("schema_version").to_numpy()
@@ -76,17 +76,17 @@ class NeverKept:
 
     @classmethod
     def of(cls, history: SchemaHistory, selection: Selection, marks: MarkTables = _NO_MARKS) -> "NeverKept":
-        """Those of ``history``, but for ``marks``."""
+        """Find the tables of ``history`` that are never replicated, except ``marks``."""
         return cls(selection.never_kept(history) - marks.table_ids, history.newest_version, marks)
 
     def dropped(self, rows: pa.Table) -> pa.Table:
-        """``rows`` (``ROW_EVENT``) without theirs."""
+        """Return ``rows`` (``ROW_EVENT``) without the rows of these tables."""
         if not self.table_ids or not rows.num_rows:
             return rows
-        theirs = np.isin(rows.column("table_id").to_numpy(), list(self.table_ids))
-        if not theirs.any():
+        dropped = np.isin(rows.column("table_id").to_numpy(), list(self.table_ids))
+        if not dropped.any():
             return rows  # without a copy
-        return rows.filter(pa.array(~(theirs & (rows.column("schema_version").to_numpy() <= self.upto_version))))
+        return rows.filter(pa.array(~(dropped & (rows.column("schema_version").to_numpy() <= self.upto_version))))
 
 
 ALL_KEPT = NeverKept()
@@ -114,7 +114,7 @@ def chosen_setvals(step: RowsStep, history: SchemaHistory, selection: Selection)
 
 
 def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlStep:
-    """``step`` with what the filters make of it."""
+    """Return ``step`` with what the filters make of it."""
     job = step.job
     ids = history.tables_of_job(job)
     before = [t for i in ids if (t := step.before.table(i, history)) is not None]
@@ -131,24 +131,24 @@ def decided(step: DdlStep, history: SchemaHistory, selection: Selection) -> DdlS
 
 
 def schema_of(step: DdlStep, history: SchemaHistory) -> str:
-    """The database of the job; empty if it has none."""
+    """Return the database of the job; empty if it has none."""
     job = step.job
     if job.db_info is not None and job.db_info.name:
         return job.db_info.name
-    found = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, step.before.version)
-    return found.name if found else job.schema_name
+    database = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, step.before.version)
+    return database.name if database else job.schema_name
 
 
 def looped(marks: pa.Table, history: SchemaHistory, channel_id: int) -> frozenset[int]:
-    """commit_ts of the transactions with one of these ``marks`` (``ROW_EVENT``) that is of channel ``channel_id``."""
-    found: set[int] = set()
+    """Return the commit_ts of the transactions with one of these ``marks`` (``ROW_EVENT``) that is of channel ``channel_id``."""
+    commit_ts: set[int] = set()
     for table_id in pc.unique(marks.column("table_id")).to_pylist():
         of_table = marks.filter(pc.equal(marks.column("table_id"), table_id))
         for version in pc.unique(of_table.column("schema_version")).to_pylist():
             table = history.table_at(table_id, version)
             if table is not None:
-                found |= _of_channel(of_table.filter(pc.equal(of_table.column("schema_version"), version)), table, channel_id)
-    return frozenset(found)
+                commit_ts |= _of_channel(of_table.filter(pc.equal(of_table.column("schema_version"), version)), table, channel_id)
+    return frozenset(commit_ts)
 
 
 def _of_channel(marks: pa.Table, table: TableAt, channel_id: int) -> set[int]:
@@ -156,10 +156,10 @@ def _of_channel(marks: pa.Table, table: TableAt, channel_id: int) -> set[int]:
     if name is None:
         return set()
     ops, raw, versions = marks.column("op").to_numpy(), marks.column("row").combine_chunks(), marks.column("schema_version").to_numpy()
-    found: set[int] = set()
+    commit_ts: set[int] = set()
     for kinds, decode in (((Op.UPDATE, Op.DELETE), decoder.old_images), ((Op.INSERT, Op.UPDATE), decoder.new_images)):
         places = np.flatnonzero(np.isin(ops, kinds))
         images = decode(table, ops[places], raw.take(pa.array(places)), versions[places])
         ours = pc.fill_null(pc.equal(pc.cast(images.column(name), pa.int64()), channel_id), False)
-        found |= set(marks.column("commit_ts").take(pa.array(places)).filter(ours).to_pylist())
-    return found
+        commit_ts |= set(marks.column("commit_ts").take(pa.array(places)).filter(ours).to_pylist())
+    return commit_ts

@@ -276,7 +276,7 @@ class HiddenRows:
 
     @classmethod
     def of(cls, images: pa.Table) -> Self:
-        """Those of ``images`` (``HIDDEN``, in any order)."""
+        """Index ``images`` (``HIDDEN``, in any order)."""
         times = np.unique(images.column("commit_ts").to_numpy())
         codes, half = _codes(images, times), images.column("half").to_numpy()
         return cls(times, np.sort(codes[half == 0]), np.sort(codes[half == 1]))

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class HistoryWait:
-    """What of the upstream's schema is known to be in the history, in one life of a stream."""
+    """Waits for the history in one life of a stream, and remembers what is known to be in it."""
 
     def __init__(self, feed: HistoryFeed, keeps: Callable[[TableAt], bool]) -> None:
         """``keeps``: whether rows of a table are replicated. A running DDL of any other table is not waited for."""

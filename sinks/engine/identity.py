@@ -145,9 +145,9 @@ class _Cells:
     after: Indexes
 
     def with_(self, other: "_Cells") -> "_Cells":
-        """Both as one: equal where both are."""
-        one, two = (np.concatenate([cells.before, cells.after]) + 1 for cells in (self, other))
-        _, codes = np.unique(one * (int(two.max(initial=0)) + 1) + two, return_inverse=True)
+        """Return both as one column: equal where both are."""
+        left, right = (np.concatenate([cells.before, cells.after]) + 1 for cells in (self, other))
+        _, codes = np.unique(left * (int(right.max(initial=0)) + 1) + right, return_inverse=True)
         before, after = np.split(codes.astype(np.int64), 2)
         return _Cells(before, after)
 
@@ -161,15 +161,15 @@ class _Images:
     """All columns; cells that are lacking count with their defaults."""
     columns: tuple[_Cells, ...]
     lacking: tuple[Mask, ...]
-    """Of each column the events that do not contain it."""
-    lacks: bool
+    """For each column the events that do not contain it."""
+    incomplete: bool
     """Whether any event lacks a column."""
     keys: tuple[_Cells, ...]
     """Each unique key; ``_NONE`` where one of its columns is NULL or lacking."""
 
     @classmethod
     def of(cls, table: TableAt, source: EventColumns) -> "_Images":
-        """Those of the events ``source``."""
+        """Decode the images of the events ``source``."""
         had, has = np.flatnonzero(source.ops != Op.INSERT), np.flatnonzero(source.ops != Op.DELETE)
         count = len(source.ops)
         old = decoder.old_rows(table, source.ops[had], source.rows_at(had), source.versions[had])
@@ -180,9 +180,9 @@ class _Images:
             before, after = np.full(count, _NONE, np.int64), np.full(count, _NONE, np.int64)
             before[had], after[has] = codes[: len(had)], codes[len(had) :]
             columns.append(_Cells(before, after))
-            lacks = np.zeros(count, dtype=bool)
-            lacks[had] = lacking_at(old.column(old.num_columns - 1), place)
-            lacking.append(lacks)
+            mask = np.zeros(count, dtype=bool)
+            mask[had] = lacking_at(old.column(old.num_columns - 1), place)
+            lacking.append(mask)
         whole = _Cells(np.zeros(count, np.int64), np.zeros(count, np.int64))
         for cells in columns:
             whole = whole.with_(cells)
@@ -193,7 +193,7 @@ class _Images:
     def follows(self, earlier: Indexes, later: Indexes) -> Mask:
         """For each pair of events whether the later one begins with what the earlier one left."""
         follows: Mask = self.rows.after[earlier] == self.rows.before[later]
-        if self.lacks:
+        if self.incomplete:
             here = np.flatnonzero(~follows)
             same = np.ones(len(here), dtype=bool)
             for cells, lacking in zip(self.columns, self.lacking, strict=True):
@@ -287,7 +287,7 @@ class _RowAssigner:
             return False
         if self._after[earlier] == self._before[later]:
             return True
-        return self._images.lacks and bool(self._images.follows(np.array([earlier]), np.array([later]))[0])
+        return self._images.incomplete and bool(self._images.follows(np.array([earlier]), np.array([later]))[0])
 
     def _one_row(self, earlier: int, later: int, *, image: int) -> bool | None:
         """Whether the row after one event and an image of another one, 0 = the old one, share a unique key; None: no key has values in both."""

@@ -26,7 +26,7 @@ from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_tidb_binlog.schemas.explode import Exploded, explode
+from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.packed import gathered, packed, unpacked
 from pyspark_tidb_binlog.schemas.stages import COLLECTS, CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, ddl_of
@@ -48,7 +48,7 @@ BLOCK = pa.schema(
 
 
 class BlockKind(enum.IntEnum):
-    """What a block's events are."""
+    """The kind of a block's events."""
 
     ROWS = 0
     DDLS = 1
@@ -86,11 +86,11 @@ class KeyedEvents:
     parts: int
 
     def except_rows(self) -> Mapping[BlockKind, pa.Table]:
-        """The DDLs, the control rows and the summaries, on the driver; runs one Spark job."""
+        """Collect the DDLs, the control rows and the summaries on the driver; runs one Spark job."""
         return collected(self.frame.filter(F.col("kind") != int(BlockKind.ROWS)))
 
     def summaries(self, span: Span, ddl_ts: Sequence[int]) -> pa.Table:
-        """The partial summaries of the row changes in ``span``; runs one Spark job."""
+        """Collect the partial summaries of the row changes in ``span``; runs one Spark job."""
         bounds = list(ddl_ts)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,15 +100,15 @@ class KeyedEvents:
         return self.overlapping(span).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
 
     def rows_in(self, span: Span) -> pa.Table:
-        """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+        """Collect the row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
         return rows_between(collected(self.overlapping(span))[BlockKind.ROWS], *span)
 
     def marks(self) -> pa.Table:
-        """The row changes of the mark table (``ROW_EVENT``), on the driver; runs one Spark job."""
+        """Collect the row changes of the mark table (``ROW_EVENT``) on the driver; runs one Spark job."""
         return collected(self.frame.filter(F.col("kind") == int(BlockKind.MARKS)))[BlockKind.MARKS]
 
     def without(self, commit_ts: Collection[int]) -> "KeyedEvents":
-        """The same without the row changes of these transactions; the summaries stay as they are."""
+        """Return the same without the row changes of these transactions; the summaries stay as they are."""
         gone = self.frame.sparkSession.sparkContext.broadcast(np.fromiter(commit_ts, np.int64, len(commit_ts)))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,7 +123,7 @@ class KeyedEvents:
         return replace(self, frame=self.frame.mapInArrow(run, ddl_of(BLOCK)))
 
     def overlapping(self, span: Span) -> DataFrame:
-        """The blocks of row changes that reach into ``span``."""
+        """Choose the blocks of row changes that reach into ``span``."""
         after_ts, upto_ts = span
         kind, first_ts, last_ts = F.col("kind"), F.col("first_ts"), F.col("last_ts")
         return self.frame.filter((kind == int(BlockKind.ROWS)) & (last_ts > after_ts) & (first_ts <= upto_ts))
@@ -140,7 +140,8 @@ def keyed(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
             events = explode(piece)
-            yield from _pack_except_rows(events)
+            yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
+            yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
             marks, changes = never_kept.marks.apart(never_kept.dropped(pa.Table.from_batches([events.rows])))
             yield from pack(BlockKind.MARKS, 0, marks)
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
@@ -166,8 +167,8 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     tables: dict[int, TableAt] = {}
     for table_id in np.unique(table_ids).tolist():
         newest = int(versions[table_ids == table_id].max())
-        if (found := history.table_at(table_id, newest)) is not None:
-            tables[table_id] = found
+        if (table := history.table_at(table_id, newest)) is not None:
+            tables[table_id] = table
     known = np.isin(table_ids, list(tables))
     with_key, without = (rows, rows.slice(rows.num_rows)) if known.all() else (rows.filter(pa.array(m)) for m in (known, ~known))
     keys = row_identities(with_key, tables)
@@ -212,24 +213,18 @@ def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKep
     """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is empty, or they are more than one of the limits. Pure."""
     if pc.min(pc.binary_length(values.column("transactions"))).as_py() == 0:
         return None
-    found: dict[BlockKind, list[pa.Table]] = {
-        kind: [FRAMES[kind].empty_table()] for kind in (BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS)
-    }
+    kinds = BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS
+    frames: dict[BlockKind, list[pa.Table]] = {kind: [FRAMES[kind].empty_table()] for kind in kinds}
     count = held = 0
     for piece in slices(values.to_batches()):
         exploded = explode(piece)
         rows, ddls, controls = (pa.Table.from_batches([frame]) for frame in (exploded.rows, exploded.ddls, exploded.controls))
-        for kind, frame in zip(found, (never_kept.dropped(rows), ddls, controls), strict=True):
-            found[kind].append(frame)
+        for kind, frame in zip(kinds, (never_kept.dropped(rows), ddls, controls), strict=True):
+            frames[kind].append(frame)
             count, held = count + frame.num_rows, held + frame.nbytes
         if count > events or held > size:
             return None
-    return {kind: pa.concat_tables(frames) for kind, frames in found.items()}
-
-
-def _pack_except_rows(events: Exploded) -> Iterator[pa.RecordBatch]:
-    yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
-    yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
+    return {kind: pa.concat_tables(tables) for kind, tables in frames.items()}
 
 
 def collected(blocks: DataFrame) -> Mapping[BlockKind, pa.Table]:
@@ -261,7 +256,7 @@ def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
-    """``events`` as one block; no block if there are none."""
+    """Return ``events`` as one block; no block if there are none."""
     if events.num_rows == 0:
         return
     ends = pc.min_max(events.column("commit_ts")).as_py() if kind is BlockKind.ROWS else {"min": None, "max": None}
@@ -270,17 +265,17 @@ def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatc
 
 
 def unpack(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """All events of ``blocks``, with the columns of ``schema`` only."""
+    """Return all events of ``blocks``, with the columns of ``schema`` only."""
     return unpacked((value for block in blocks for value in block.column("events")), schema)
 
 
 def unpack_each(blocks: Iterable[pa.RecordBatch]) -> Mapping[BlockKind, pa.Table]:
-    """All events of ``blocks``, each kind with the columns of its schema."""
-    found: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in FRAMES}
+    """Return all events of ``blocks``, each kind with the columns of its schema."""
+    values_of: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in FRAMES}
     for block in blocks:
         for kind, value in zip(block.column("kind").to_pylist(), block.column("events"), strict=True):
-            found[BlockKind(kind)].append(value)
-    return {kind: unpacked(values, FRAMES[kind]) for kind, values in found.items()}
+            values_of[BlockKind(kind)].append(value)
+    return {kind: unpacked(values, FRAMES[kind]) for kind, values in values_of.items()}
 
 
 class RowSpool:
@@ -312,7 +307,7 @@ class RowSpool:
         return self
 
     def table(self) -> pa.Table:
-        """All rows; beyond the limit they stay on disk and are memory-mapped. Nothing may be added afterwards."""
+        """Return all rows; beyond the limit they stay on disk and are memory-mapped. Nothing may be added afterwards."""
         if self._writer is None:
             return pa.concat_tables([self._schema.empty_table(), *self._tables])
         self._writer.close()

@@ -95,8 +95,8 @@ class Routes:
 
     def target(self, schema: str, name: str) -> TargetName:
         """The name at the target of a table."""
-        found = next((to for d, t, to in self.tables if (d, t) == (schema.lower(), name.lower())), None)
-        return found or TargetName(self.database(schema), name)
+        routed = next((to for d, t, to in self.tables if (d, t) == (schema.lower(), name.lower())), None)
+        return routed or TargetName(self.database(schema), name)
 
     def moved(self, table: TableAt) -> TableAt:
         """``table`` under its name at the target."""
@@ -119,10 +119,10 @@ class Routes:
 
     def wrong(self, tables: Iterable[TableAt], history: SchemaHistory) -> str:
         """Why ``tables``, which have their names upstream, cannot be replicated by these routes, in words; empty if they can."""
-        found = list(tables)
-        lists = ((table, self.columns_of(table)) for table in found)
+        upstream = list(tables)
+        lists = ((table, self.columns_of(table)) for table in upstream)
         known = ((table, names, column_names(history, table)) for table, names in lists if names)
-        return self.shared(found) or next((why for table, names, ever in known if (why := why_not_narrowed(table, names, ever))), "")
+        return self.shared(upstream) or next((why for table, names, ever in known if (why := why_not_narrowed(table, names, ever))), "")
 
     def shared(self, tables: Iterable[TableAt]) -> str:
         """Two of ``tables``, which have their names upstream, that would be one table at the target, in words; empty if there are none."""

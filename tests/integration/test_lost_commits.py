@@ -33,7 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.target_rows import run_sql

@@ -57,5 +57,5 @@ def test_events_are_marked_by_commit_ts_and_place() -> None:
 )
 def test_a_hidden_row_is_one_that_does_not_exist(events: list[tuple[int, int, Op]], images: list[Image], change: str) -> None:
     table = marked(rows(*events), hidden(*images)).append_column("key", pa.array([b"k"] * len(events), pa.binary()))
-    (found,) = fold(table).tables
+    (found,) = fold(table)
     assert [name for name in ("removed", "after", "added") if len(getattr(found, name))] == ([change] if change else [])
