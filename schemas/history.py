@@ -235,7 +235,7 @@ class SchemaHistory:
             return ()
         begin = bisect_right(track.versions, after)
         end = bisect_right(track.versions, upto)
-        return tuple(self.jobs[i] for i in track.job_ids[begin:end] if i in self.jobs)
+        return tuple(job for i in track.job_ids[begin:end] if (job := self.jobs.get(i)) is not None)
 
     def restored_by(self, job: Job) -> tuple[TableAt, Job] | None:
         """The table that a RECOVER TABLE restores, as it was when it was dropped (or truncated), and the job that did so.

@@ -76,7 +76,8 @@ class BinlogDirectory(Outlet):
         target = self._target
         writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
         try:
-            end = _place_of(progress) or end_of(target.directory, commit_ts)
+            place = progress.place if progress is not None else None
+            end = FilePosition(place["file"], place["offset"]) if place else end_of(target.directory, commit_ts)
             if progress is None and end != writer.position:
                 raise ApplyError(
                     f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach. Begin in "
@@ -158,10 +159,6 @@ class BinlogDirectory(Outlet):
             old = self._held.older_than(self._target.retention_days * _DAY)
             self._held.collect(old)
             _log.info("%s: %d files older than %d days were deleted", self._target.directory, len(old), self._target.retention_days)
-
-
-def _place_of(progress: LocalProgress | None) -> FilePosition | None:
-    return FilePosition(progress.place["file"], progress.place["offset"]) if progress and progress.place else None
 
 
 # The end of a directory's binlogs, of either format (wire.md 3). A torn record at the end of a file is ignored. Any other invalid record is ``Corruption``.

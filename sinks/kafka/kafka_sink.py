@@ -76,17 +76,8 @@ class Topic(Protocol):
         """Release connections; safe to call twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentMessage:
-    """A message's identity."""
-
-    commit_ts: int
-    digest: bytes
-
-    @classmethod
-    def of(cls, payload: bytes) -> "SentMessage":
-        """Return the identity of a message."""
-        return cls(commit_ts_of(payload), hashlib.sha256(payload).digest())
+def _digest(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest()
 
 
 def kafka_sink(topic: Topic, settings: MessageSettings) -> MessageSink:
@@ -99,8 +90,8 @@ class TopicEnd(Outlet):
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._sent: Counter[SentMessage] = Counter()
-        """The messages beyond the record."""
+        self._sent: Counter[bytes] = Counter()
+        """Digests of the messages beyond the record."""
         self._offset = 0
 
     def open(self, progress: LocalProgress | None, commit_ts: int) -> None:
@@ -117,7 +108,7 @@ class TopicEnd(Outlet):
         else:
             beyond = self._beyond(commit_ts, end)
             self._offset = end - len(beyond)
-        self._sent = Counter(map(SentMessage.of, beyond))
+        self._sent = Counter(map(_digest, beyond))
         if beyond:
             _log.warning(
                 "the topic holds %d messages beyond %d. They were sent before the last stop and are not sent again",
@@ -170,7 +161,7 @@ class TopicEnd(Outlet):
     def _sent_before(self, payload: bytes) -> bool:
         if not self._sent:
             return False
-        known = SentMessage.of(payload)
+        known = _digest(payload)
         if not self._sent[known]:
             return False
         self._sent[known] -= 1

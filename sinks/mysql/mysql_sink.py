@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, Recorded, doubt_of, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.progress import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
@@ -293,7 +293,7 @@ class MySQLSink(Sink):
         gapped = self._gapped(step)
         if safe is not None:
             return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped, how=safe))
-        return plan_rows(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped)
+        return planned(SpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped))
 
     def _gapped(self, step: RowsStep) -> frozenset[int]:
         """Ids of the tables of which row changes of ``step`` may have been left out."""

@@ -10,7 +10,7 @@ Promises: pure; the same events in any order give the same statements. All delet
   deleted and inserted again is a new row.
 * Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
-``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``plan_rows`` plans everything at once; a
+``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``planned`` plans everything at once; a
 ``SpanPlan`` decodes the rows to write while its statements are read.
 """
 
@@ -87,21 +87,8 @@ class Plan:
     counts: PlanCounts = field(default_factory=PlanCounts)
 
 
-def plan_rows(
-    events: pa.Table,
-    tables: Mapping[int, TableAt],
-    limits: PlanLimits,
-    keys: pa.BinaryArray | None = None,
-    *,
-    flavour: Flavour = Flavour.MARIADB,
-    gapped: Collection[int] = (),
-) -> Plan:
-    """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
-    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour, gapped=gapped))
-
-
 def planned(span: "SpanPlan") -> Plan:
-    """All statements of ``span`` at once."""
+    """Return all statements of ``span`` at once."""
     writes = tuple(span.writes())
     counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored)
     return Plan(deletes=span.deletes, writes=writes, counts=counts)

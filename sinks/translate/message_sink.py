@@ -117,14 +117,14 @@ class MessageSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Translate and write from the driver (``Sink.apply``)."""
         with clock.timed(Stage.PLAN):
-            messages = list(self._translation(step).messages(rows)) if rows.num_rows else []
+            messages = list(Translation.of(step, self._format).messages(rows)) if rows.num_rows else []
         with clock.timed(Stage.APPLY, "write"):
             return self._write(step, messages)
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The executors translate, the driver writes in order (``Sink.apply_parts``)."""
         with clock.timed(Stage.APPLY, "write"):
-            return self._write(step, messages_in_order(events, step, self._translation(step), skipped_ts))
+            return self._write(step, messages_in_order(events, step, Translation.of(step, self._format), skipped_ts))
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's message (``Sink.apply_ddl``)."""
@@ -181,9 +181,6 @@ class MessageSink(Sink):
             f"Restore it. Or continue after the last binlog: write the lines consistent = true and commitTS = {ts} into {record_dir / SAVEPOINT}. To accept "
             "the gap, set initial-commit-ts to where to begin. For another stream, name an empty target"
         )
-
-    def _translation(self, step: RowsStep) -> Translation:
-        return Translation.of(step, self._format)
 
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         name = name_of(step.job, history)

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
@@ -44,6 +44,7 @@ from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, inde
 from tests.support.ddl_target import losses
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import held
+from tests.support.plan_samples import plan_rows
 
 pytestmark = pytest.mark.mysql
 
