@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, kept, printed
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import attrgetter, itemgetter
 from typing import Self
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobReader, JobType
@@ -26,6 +27,7 @@ __all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory
 
 GRACE = tso(60_000)
 """How long after a job's FinishedTS its binlog is awaited."""
+_VERSION, _FINISHED_TS = attrgetter("version"), attrgetter("finished_ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,12 @@ class TableAt:
 
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
-        at = bisect_left(self.snapshots, row_version, key=lambda s: s.version)
+        at = bisect_left(self.snapshots, row_version, key=_VERSION)
         return self.snapshots[at].info if at < len(self.snapshots) else None
 
     def written_as(self, row_version: int) -> TableInfo:
         """The info that a writer of this version used: the last snapshot not newer than the row, or the first one if all are newer."""
-        at = bisect_right(self.snapshots, row_version, key=lambda s: s.version)
+        at = bisect_right(self.snapshots, row_version, key=_VERSION)
         return self.snapshots[max(at - 1, 0)].info
 
     def can_append_default(self, row_version: int) -> bool:
@@ -124,13 +126,13 @@ class SchemaHistory:
 
     def _with(self, by_id: Mapping[int, Job], new: Iterable[Job], fold: Fold) -> Self:
         """A history with the ``new`` jobs folded in, all of which must be later than those of this one."""
-        effective = sorted((j for j in new if j.effective), key=lambda j: j.version)
-        passed = sorted((j for j in new if j.version > 0 and not j.effective), key=lambda j: j.version)
+        effective = sorted((j for j in new if j.effective), key=_VERSION)
+        passed = sorted((j for j in new if j.version > 0 and not j.effective), key=_VERSION)
         for job in effective:
             fold.apply(job)
-        passed_over = tuple(sorted((*self.passed_over, *passed), key=lambda j: j.version)) if passed else self.passed_over
+        passed_over = tuple(sorted((*self.passed_over, *passed), key=_VERSION)) if passed else self.passed_over
         ordered = (*self.ordered, *effective)
-        by_end = tuple(sorted((*self.by_end, *effective), key=lambda j: j.finished_ts))
+        by_end = tuple(sorted((*self.by_end, *effective), key=_FINISHED_TS))
         ends = (*self.ends, *accumulate((max(0, j.finished_ts, *self.ends[-1:]) for j in effective), max))
         return type(self)(by_id, ordered, fold.tracks(), fold.schemas(), fold.touched(), passed_over, by_end, ends, fold, fold.count)
 
@@ -175,25 +177,25 @@ class SchemaHistory:
 
     def jobs_between(self, after: int, upto: int) -> tuple[Job, ...]:
         """The jobs with effect and ``after < version <= upto``, ascending."""
-        begin = bisect_right(self.ordered, after, key=lambda j: j.version)
-        return self.ordered[begin : bisect_right(self.ordered, upto, key=lambda j: j.version)]
+        begin = bisect_right(self.ordered, after, key=_VERSION)
+        return self.ordered[begin : bisect_right(self.ordered, upto, key=_VERSION)]
 
     def passed_between(self, after: int, upto: int) -> tuple[Job, ...]:
         """The jobs without effect and ``after < version <= upto``, ascending."""
-        begin = bisect_right(self.passed_over, after, key=lambda j: j.version)
-        return self.passed_over[begin : bisect_right(self.passed_over, upto, key=lambda j: j.version)]
+        begin = bisect_right(self.passed_over, after, key=_VERSION)
+        return self.passed_over[begin : bisect_right(self.passed_over, upto, key=_VERSION)]
 
     def ended_between(self, after: int, upto: int) -> tuple[Job, ...]:
         """The jobs with effect and ``after < FinishedTS <= upto``, ascending by it."""
-        begin = bisect_right(self.by_end, after, key=lambda j: j.finished_ts)
-        return self.by_end[begin : bisect_right(self.by_end, upto, key=lambda j: j.finished_ts)]
+        begin = bisect_right(self.by_end, after, key=_FINISHED_TS)
+        return self.by_end[begin : bisect_right(self.by_end, upto, key=_FINISHED_TS)]
 
     def behind(self, version: int, commit_ts: int, since: int) -> tuple[Job, ...]:
         """The jobs up to ``version`` that need not be executed where the binlogs up to ``commit_ts`` are read: those that began after ``since`` and ended
         less than ``GRACE`` before ``commit_ts``, or later; and the multi-schema changes that ended after ``commit_ts``. The binlog of a multi-schema
         change commits after its last version, in a transaction of its own: those of other jobs with a higher version may come first.
         """
-        end = bisect_right(self.ordered, version, key=lambda j: j.version)
+        end = bisect_right(self.ordered, version, key=_VERSION)
         late = self.ordered[bisect_right(self.ends, commit_ts - GRACE, hi=end) : end]
         return tuple(
             job
@@ -216,7 +218,7 @@ class SchemaHistory:
         track = self.tracks.get(table_id)
         if track is None:
             return None
-        end = bisect_right(track.entries, version, key=lambda e: e.version)
+        end = bisect_right(track.entries, version, key=_VERSION)
         begin = end
         while begin > 0 and not isinstance(track.entries[begin - 1], Dropped):
             begin -= 1
@@ -233,7 +235,7 @@ class SchemaHistory:
             return ()
         begin = bisect_right(track.versions, after)
         end = bisect_right(track.versions, upto)
-        return tuple(self.jobs[i] for i in track.job_ids[begin:end] if i in self.jobs)
+        return tuple(job for i in track.job_ids[begin:end] if (job := self.jobs.get(i)) is not None)
 
     def restored_by(self, job: Job) -> tuple[TableAt, Job] | None:
         """The table that a RECOVER TABLE restores, as it was when it was dropped (or truncated), and the job that did so.
@@ -256,7 +258,7 @@ class SchemaHistory:
         ids = [schema] if isinstance(schema, int) else list(self.schemas)
         for schema_id in ids:
             entries = self.schemas.get(schema_id, ())
-            at = bisect_right(entries, version, key=lambda e: e[0])
+            at = bisect_right(entries, version, key=itemgetter(0))
             info = entries[at - 1][1] if at else None
             if info is not None and (isinstance(schema, int) or info.name.lower() == schema.lower()):
                 return info

@@ -120,9 +120,11 @@ def _image(table: "TableAt", layout: ImageLayout, op: int, row: bytes | None, ve
 def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: bytes | None, *, until_found: bool = False) -> _Event:
     """Parse a row; ``until_found`` stops as soon as every wanted column has been seen."""
     cursor = Cursor(row or b"")
-    handle = {p.id: take_datum(cursor) for p in parts} if op == Op.INSERT else {}
-    handle = {p.id: handle[p.id] for p in parts if p.whole and p.id in handle}
-    event = _Event(handle, {})
+    event = _Event({}, {})
+    for part in parts if op == Op.INSERT else ():
+        value = take_datum(cursor)
+        if part.whole:
+            event.handle[part.id] = value
     if not cursor.left:
         raise Corruption("the row has no columns, not even the byte 00 of an empty row")
     if cursor.peek(2) == EMPTY_ROW:

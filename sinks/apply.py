@@ -37,23 +37,13 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
     summarise,
     without,
 )
-from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchCounts, BatchReport, DdlNote, Stage, StageClock
-from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind
-from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, chosen, chosen_setvals, decided, routed
+from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote, Stage, StageClock
+from pyspark_tidb_binlog.sinks.engine.choice import MarkTables, NeverKept, chosen, chosen_setvals, decided, looped, routed
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
-from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, fitted
-from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, persisted
-from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
-from pyspark_tidb_binlog.sinks.engine.segments import (
-    AppliedJobs,
-    DdlStep,
-    RowsStep,
-    TableActivity,
-    events_by_table,
-    plan_steps,
-    replay_steps,
-)
+from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, UnwritableTable, fitted
+from pyspark_tidb_binlog.sinks.engine.history_wait import HistoryWait
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, events_by_table, plan_steps, replay_steps
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
@@ -63,7 +53,7 @@ ATOMIC_BYTES = 64 << 20
 """Bytes of row images up to which a batch is collected on the driver and is one transaction (``atomic-rows`` bounds their number)."""
 _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
-_MAY_STAY = (
+_STRANDED = (
     "some sessions still wrote into the partition when rows first needed its DROP PARTITION. The upstream dropped those rows; at the target they may be in "
     "the next partition. Compare the rows of that range with the upstream"
 )
@@ -95,12 +85,12 @@ class BatchApplier:
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
         self._feed = feed
+        self._wait = HistoryWait(feed, self._selection.keeps)
         self._report = report
         self._note_ddl = note_ddl
         self._applied = AppliedJobs(0)
         self._frozen: FrozenTables = NONE_FROZEN
         self._shipped: tuple[SchemaHistory, Broadcast[SchemaHistory]] | None = None
-        self._waited_for = WaitedFor()
         self._expect_big = False
         """Whether the next batch is probably too big for the driver."""
         self._small_in_a_row = 0
@@ -128,26 +118,21 @@ class BatchApplier:
         return self._small_in_a_row < _SMALL_BATCHES and time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
 
     def open(self, begin: Callable[[str, int | None], int]) -> TargetProgress:
-        """Open the sink (``Sink.open``), and load which DDL jobs the target has."""
+        """Open the sink (``Sink.open``), load which DDL jobs the target has, and check that the routes are right for the tables that exist."""
         opened = self._sink.open(begin, self._feed.snapshot)
         self._applied, self._frozen = opened.applied, opened.frozen
-        self._require_routes()
-        return opened.progress
-
-    def _require_routes(self) -> None:
-        """The routes must be right for the tables that exist already."""
-        if self._selection.routes:
+        if routes := self._selection.routes:
             history = self._feed.snapshot()
-            routes, live = self._selection.routes, self._selection.live(history, self._applied.version)
-            wrong = routes.wrong(live, history)
-            if wrong:
+            live = self._selection.live(history, self._applied.version)
+            if wrong := routes.wrong(live, history):
                 raise ConfigError(f"spark.route: {wrong}")
             for table in live:
                 if where := routes.condition_of(table):
                     self._require_condition(table, where)
+        return opened.progress
 
     def _require_condition(self, table: TableAt, where: str) -> None:
-        """It may also be meant for the table as it is after the DDLs that come next."""
+        """Check a condition, which may also be meant for the table as it is after the DDLs that come next."""
         try:
             require(self._spark, Condition(table, where))
         except ConfigError:
@@ -159,42 +144,41 @@ class BatchApplier:
 
     def replay(self, span: UnfinishedSpan, transactions: DataFrame) -> None:
         """Apply exactly the unfinished ``span``, with the number of parts it was begun with; ``transactions`` is a batch read of it."""
-        self.clock.restart(counts := BatchCounts())
+        self.clock.restart()
         self.clock.stage = Stage.READ
         history = self._feed.snapshot()
         with self._keyed(transactions, history, span.parts) as events:
             controls = Controls(span.after_ts, span.upto_ts, ())
-            found = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], controls)
-            with self._all_keyed(events, transactions, found, history) as every:
-                complete, found = self._without_loops(every, found, controls)
-                ddls, rows = replay_steps((span.after_ts, span.upto_ts), found.tables, self._feed.snapshot(), self._applied)
+            summary = self._summary(events, events.except_rows()[BlockKind.SUMMARIES], controls)
+            with self._all_keyed(events, transactions, summary, history) as every:
+                complete, summary = self._without_loops(every, summary, controls)
+                ddls, rows = replay_steps((span.after_ts, span.upto_ts), summary.tables, self._feed.snapshot(), self._applied)
                 for ddl in ddls:
-                    self._apply_ddl(ddl, counts)
-                self._apply_in_parts(complete, rows, counts)
-        self._send(-1, span.after_ts, counts)
+                    self._apply_ddl(ddl)
+                self._apply_in_parts(complete, rows)
+        self._settle(-1, span.after_ts)
 
     def __call__(self, transactions: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch (schema ``TRANSACTIONS``)."""
+        self.clock.restart()
+        after_ts, version, counts = self._sink.commit_ts, self._applied.version, self.clock.counts
         try:
-            self._apply_batch(transactions, batch_id)
+            if self._expect_big or self.behind or not self._apply_small(transactions):
+                self._apply_big(transactions)
+            self._expect_big = counts.row_events > self._settings.atomic_rows // 2
+            self._small_in_a_row = 0 if self._expect_big else self._small_in_a_row + 1
+            if self._applied.version > version:
+                losses = self._sink.silent_losses(self._feed.snapshot(), version, self._applied.version)
+                counts.findings += [Finding(FindingKind.DDL, words) for words in losses]
+            self._settle(batch_id, after_ts)
         except ReplicationError as error:
             self.failure = error
             raise
 
-    def _apply_batch(self, transactions: DataFrame, batch_id: int) -> None:
-        self.clock.restart(counts := BatchCounts())
-        before, version = self._sink.commit_ts, self._applied.version
-        if self._expect_big or self.behind or not self._try_local(transactions, counts):
-            self._apply_big(transactions, counts)
-        self._expect_big = counts.row_events > self._settings.atomic_rows // 2
-        self._small_in_a_row = 0 if self._expect_big else self._small_in_a_row + 1
-        if self._applied.version > version:
-            losses = self._sink.silent_losses(self._feed.snapshot(), version, self._applied.version)
-            counts.findings += [Finding(FindingKind.DDL, words) for words in losses]
-        self._send(batch_id, before, counts)
-
-    def _send(self, batch_id: int, after_ts: int, counts: BatchCounts) -> None:
+    def _settle(self, batch_id: int, after_ts: int) -> None:
+        """Report what the batch did."""
         self.clock.stage = Stage.WAIT
+        counts = self.clock.counts
         report = BatchReport(
             batch_id,
             after_ts,
@@ -215,43 +199,39 @@ class BatchApplier:
 
     # Small batch: one Spark action collects its row events on the driver.
 
-    def _try_local(self, transactions: DataFrame, counts: BatchCounts) -> bool:
+    def _apply_small(self, transactions: DataFrame) -> bool:
         """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
         with self.clock.timed(Stage.READ):
             events = keyed.collected_upto(transactions, self._settings.atomic_rows, ATOMIC_BYTES, self._unread())
-        if events is None:
-            return False
-        controls = self._controls_among(events)
-        if controls is not None:
-            self._apply_rows(events[BlockKind.ROWS], controls, counts)
-        return True
+        if events is not None and (controls := self._beyond(events)) is not None:
+            self._apply_rows(events[BlockKind.ROWS], controls)
+        return events is not None
 
-    def _apply_rows(self, rows: pa.Table, controls: Controls, counts: BatchCounts) -> None:
-        rows = self._not_looped(self._not_ignored(rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))))
-        found = merge(summarise(rows, controls.barriers))
-        counts.begin(found.transactions, found.events, found.bytes, controls.findings)
-        steps = self._steps(controls, found.tables)
-        counts.tables = events_by_table(found.tables, steps)
-        for step in steps:
+    def _apply_rows(self, rows: pa.Table, controls: Controls) -> None:
+        rows = rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))
+        rows = without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
+        if self._channel is not None:
+            rows = self._not_looped(rows, self._channel)
+        for step in self._steps(controls, merge(summarise(rows, controls.barriers))):
             if isinstance(step, DdlStep):
-                self._apply_ddl(step, counts)
+                self._apply_ddl(step)
             else:
-                self._apply_atomic(rows_between(rows, step.after_ts, step.upto_ts), step, counts)
+                self._apply_atomic(rows_between(rows, step.after_ts, step.upto_ts), step)
 
     # Big batch: keyed and shuffled once, persisted, and filtered for each step.
 
-    def _apply_big(self, transactions: DataFrame, counts: BatchCounts) -> None:
+    def _apply_big(self, transactions: DataFrame) -> None:
         history = self._feed.snapshot()
         with self._keyed(transactions, history, self._settings.parts) as events:
             with self.clock.timed(Stage.READ):
                 others = events.except_rows()
-                controls = self._controls_among(others)
+                controls = self._beyond(others)
             if controls is None:
                 return
-            found = self._summary(events, others[BlockKind.SUMMARIES], controls)
-            with self._all_keyed(events, transactions, found, history) as every:
-                complete, found = self._without_loops(every, found, controls)
-                self._apply_steps(complete, controls, found, counts)
+            summary = self._summary(events, others[BlockKind.SUMMARIES], controls)
+            with self._all_keyed(events, transactions, summary, history) as every:
+                complete, summary = self._without_loops(every, summary, controls)
+                self._apply_steps(complete, self._steps(controls, summary))
 
     @contextmanager
     def _keyed(self, transactions: DataFrame, history: SchemaHistory, parts: int) -> Iterator[KeyedEvents]:
@@ -260,31 +240,32 @@ class BatchApplier:
             yield events
 
     @contextmanager
-    def _all_keyed(self, events: KeyedEvents, transactions: DataFrame, found: RowSummary, history: SchemaHistory) -> Iterator[KeyedEvents]:
+    def _all_keyed(
+        self, events: KeyedEvents, transactions: DataFrame, summary: RowSummary, history: SchemaHistory
+    ) -> Iterator[KeyedEvents]:
         """``events``, or the same keyed again where ``history`` lacked one of their tables, so that its rows got no keys, or a mark table."""
-        self._complete((), found.tables)
-        marks_known = self._channel is None or MarkTables.of(history) == MarkTables.of(self._feed.snapshot())
-        if marks_known and all(history.table_at(t.table_id, t.schema_version) is not None for t in found.tables):
+        self.clock.stage = Stage.HISTORY
+        complete = self._wait.ready((), summary.tables)
+        marks_known = self._channel is None or MarkTables.of(history) == MarkTables.of(complete)
+        if marks_known and all(history.table_at(t.table_id, t.schema_version) is not None for t in summary.tables):
             yield events
         else:
-            with self._keyed(transactions, self._feed.snapshot(), events.parts) as again:
+            with self._keyed(transactions, complete, events.parts) as again:
                 yield again
 
-    def _apply_steps(self, events: KeyedEvents, controls: Controls, found: RowSummary, counts: BatchCounts) -> None:
-        counts.begin(found.transactions, found.events, found.bytes, controls.findings)
-        steps = self._steps(controls, found.tables)
-        counts.tables = events_by_table(found.tables, steps)
+    def _apply_steps(self, events: KeyedEvents, steps: Sequence[RowsStep | DdlStep]) -> None:
         fetched, fetched_upto = ROW_EVENT.empty_table(), 0
         for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
-                self._apply_ddl(step, counts)
+                self._apply_ddl(step)
             elif not self._fits([step]):
-                self._apply_in_parts(events, step, counts)
+                self._apply_in_parts(events, step)
             else:
                 if step.row_events and step.upto_ts > fetched_upto:
                     fetched_upto = self._reach(steps[place:])
-                    fetched = self._not_ignored(events.rows_in((step.after_ts, fetched_upto)))
-                self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step, counts)
+                    rows = events.rows_in((step.after_ts, fetched_upto))
+                    fetched = without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
+                self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step)
 
     def _fits(self, steps: Sequence[RowsStep]) -> bool:
         """Whether the rows of these steps are few and small enough for the driver to hold and apply."""
@@ -292,7 +273,7 @@ class BatchApplier:
         return rows <= self._settings.atomic_rows and size <= ATOMIC_BYTES
 
     def _reach(self, steps: Sequence[RowsStep | DdlStep]) -> int:
-        """The commit_ts up to which rows are fetched at once: that of as many leading steps as fit together."""
+        """Return the commit_ts up to which rows are fetched at once: that of as many leading steps as fit together."""
         taken: list[RowsStep] = []
         for step in steps:
             if isinstance(step, RowsStep):
@@ -302,17 +283,16 @@ class BatchApplier:
         return taken[-1].upto_ts
 
     def _summary(self, events: KeyedEvents, summaries: pa.Table, controls: Controls) -> RowSummary:
-        """From ``summaries`` (``ROW_SUMMARY``); the rows are read again only when one of them spans a barrier."""
-        ddl_ts = controls.barriers
-        found = placed(summaries, controls.after_ts, ddl_ts)
-        if found is None:
-            found = events.summaries((controls.after_ts, controls.upto_ts), ddl_ts)
-        return merge(found)
+        """Merge ``summaries`` (``ROW_SUMMARY``); the rows are read again only when one of them spans a barrier."""
+        partials = placed(summaries, controls.after_ts, controls.barriers)
+        if partials is None:
+            partials = events.summaries((controls.after_ts, controls.upto_ts), controls.barriers)
+        return merge(partials)
 
     # Steps.
 
-    def _controls_among(self, events: Mapping[BlockKind, pa.Table]) -> Controls | None:
-        """The part of the batch's span that is not yet in the target; None when all of it is."""
+    def _beyond(self, events: Mapping[BlockKind, pa.Table]) -> Controls | None:
+        """Return the part of the batch's span that is not yet in the target; None when all of it is."""
         if not any(frame.num_rows for frame in events.values()):
             # Spark runs a new stream's first batch even if the source returns nothing. A lost batch would show as a gap before the next.
             return None
@@ -323,38 +303,71 @@ class BatchApplier:
             return None
         return replace(controls, after_ts=commit_ts, ddls=tuple(d for d in controls.ddls if d.commit_ts > commit_ts))
 
-    def _steps(self, controls: Controls, tables: Sequence[TableActivity]) -> tuple[RowsStep | DdlStep, ...]:
-        self._complete([d.job_id for d in controls.ddls if not d.is_setval], tables, controls.upto_ts)
-        span, known_ts = (controls.after_ts, controls.upto_ts), self._waited_for.known_ts
-        return plan_steps(span, controls.ddls, tables, self._feed.snapshot(), self._applied, known_ts)
-
-    def _complete(self, job_ids: Sequence[int], tables: Sequence[TableActivity], upto_ts: int = 0) -> None:
+    def _steps(self, controls: Controls, summary: RowSummary) -> tuple[RowsStep | DdlStep, ...]:
+        """Count what the batch brings, and cut it into steps when the history holds what it needs."""
+        counts, tables = self.clock.counts, summary.tables
+        counts.transactions += summary.transactions
+        counts.row_events += summary.events
+        counts.row_bytes += summary.bytes
+        counts.findings += controls.findings
         self.clock.stage = Stage.HISTORY
-        complete_history(self._feed, job_ids, tables, self._waited_for, self._selection.keeps, upto_ts)
+        history = self._wait.ready([d.job_id for d in controls.ddls if not d.is_setval], tables, controls.upto_ts)
+        steps = plan_steps((controls.after_ts, controls.upto_ts), controls.ddls, tables, history, self._applied, self._wait.known_ts)
+        counts.tables = events_by_table(tables, steps)
+        return steps
 
-    def _apply_atomic(self, rows: pa.Table, step: RowsStep, counts: BatchCounts) -> None:
-        there = self._fitted(step, counts, rows)
-        if conditions := self._conditions(step, there):
-            there = replace(there, hidden=hidden_rows(self._spark, rows, conditions))
-        self._set_sequences(step, counts)
-        counts.add(self._sink.apply(rows, routed(there, self._selection), self.clock))
+    def _apply_atomic(self, rows: pa.Table, step: RowsStep) -> None:
+        self.clock.counts.add(self._sink.apply(rows, self._at_target(step, rows), self.clock))
         self._applied = step.applied
 
-    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, counts: BatchCounts) -> None:
-        skipped = frozenset(self._settings.ignore_txn_commit_ts)
-        there = self._fitted(step, counts)
-        if conditions := self._conditions(step, there):
-            there = replace(there, hidden=hidden_events(events, (step.after_ts, step.upto_ts), conditions))
-        self._set_sequences(step, counts)
-        counts.add(self._sink.apply_parts(events, routed(there, self._selection), skipped, self.clock))
+    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep) -> None:
+        skipped_ts = frozenset(self._settings.ignore_txn_commit_ts)
+        self.clock.counts.add(self._sink.apply_parts(events, self._at_target(step, events), skipped_ts, self.clock))
         self._applied = step.applied
 
-    def _set_sequences(self, step: RowsStep, counts: BatchCounts) -> None:
-        """Before the step's end is recorded: after a crash it is done again, which changes nothing."""
+    def _at_target(self, step: RowsStep, rows: pa.Table | KeyedEvents) -> RowsStep:
+        """Return ``step`` with the tables that are replicated, as they are on the target, and with the images that conditions hide."""
+        target = chosen(step, self._selection)
+        unwritable: tuple[UnwritableTable, ...] = ()
+        if self._frozen:
+            target, unwritable = fitted(target, self._frozen)
+        if unwritable or step.lost or step.stranded:
+            self._note(step, unwritable, rows)
+        if self._selection.routes.conditions and (conditions := self._conditions(step, target)):
+            span = (step.after_ts, step.upto_ts)
+            hidden = hidden_rows(self._spark, rows, conditions) if isinstance(rows, pa.Table) else hidden_events(rows, span, conditions)
+            target = replace(target, hidden=hidden)
+        # Before the step's end is recorded: after a crash it is done again, which changes nothing.
         if step.setvals and (setvals := chosen_setvals(step, self._feed.snapshot(), self._selection)):
-            counts.findings += self._sink.set_sequences(setvals)
+            self.clock.counts.findings += self._sink.set_sequences(setvals)
+        return routed(target, self._selection.routes)
 
-    def _apply_ddl(self, step: DdlStep, counts: BatchCounts) -> None:
+    def _note(self, step: RowsStep, unwritable: Sequence[UnwritableTable], rows: pa.Table | KeyedEvents) -> None:
+        """Record what of ``step`` the target lacks or may lack as findings; with the number of rows if the driver holds them."""
+        findings = self.clock.counts.findings
+        for job in step.lost:
+            ddl = DdlStep(step.upto_ts, job, job.query, True, step.applied, step.applied, lost=True)
+            losses = decided(ddl, self._feed.snapshot(), self._selection).losses
+            findings += [Finding(FindingKind.DDL, words, commit_ts=step.upto_ts) for words in losses]
+        for table in step.stranded:
+            findings.append(Finding(FindingKind.DDL, _STRANDED, f"{table.schema}.{table.name}", step.upto_ts))
+        for lost in unwritable:
+            count = int(pc.sum(pc.equal(rows["table_id"], lost.table_id)).as_py() or 0) if isinstance(rows, pa.Table) else -1
+            findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=count, found=0 if count >= 0 else -1))
+
+    def _conditions(self, step: RowsStep, target: RowsStep) -> Conditions:
+        """Return those of the tables of ``target``, where a frozen table still has its former name; over the columns upstream."""
+        routes = self._selection.routes
+        conditions = {i: Condition(step.tables[i], where) for i, table in target.tables.items() if (where := routes.condition_of(table))}
+        for table_id, condition in conditions.items():
+            require_values(condition)
+            known = (table_id, int(condition.table.version), condition.where)
+            if known not in self._required:
+                require(self._spark, condition)
+                self._required.add(known)
+        return conditions
+
+    def _apply_ddl(self, step: DdlStep) -> None:
         with self.clock.timed(Stage.DDL):
             history = self._feed.snapshot()
             step = decided(step, history, self._selection)
@@ -365,44 +378,16 @@ class BatchApplier:
                 self._note_ddl(DdlNote(step.commit_ts, step.restored, REFUSED, words, step.job.schema_name))
                 raise
         losses = tuple(dict.fromkeys((*step.losses, *done.losses)))
-        counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
+        self.clock.counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.commit_ts) for words in losses]
         self._frozen = {**self._frozen, **done.frozen}
         self._applied = step.applied
-        counts.ddls += 1
+        self.clock.counts.ddls += 1
         unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
         fate = "filtered" if unwanted else done.fate
         self._note_ddl(DdlNote(step.commit_ts, step.restored, fate, "; ".join(losses), step.job.schema_name))
 
-    def _fitted(self, step: RowsStep, counts: BatchCounts, rows: pa.Table | None = None) -> RowsStep:
-        """``step`` with its frozen tables as they are on the target. Tables whose rows cannot be written become findings, with the number
-        of rows if ``rows`` is given.
-        """
-        step, unwritable = fitted(chosen(step, self._selection), self._frozen)
-        for job in step.lost:
-            ddl = DdlStep(step.upto_ts, job, job.query, True, step.applied, step.applied, lost=True)
-            losses = decided(ddl, self._feed.snapshot(), self._selection).losses
-            counts.findings += [Finding(FindingKind.DDL, words, commit_ts=step.upto_ts) for words in losses]
-        for table in step.may_stay:
-            counts.findings.append(Finding(FindingKind.DDL, _MAY_STAY, f"{table.schema}.{table.name}", step.upto_ts))
-        for lost in unwritable:
-            here = -1 if rows is None else int(pc.sum(pc.equal(rows.column("table_id"), lost.table_id)).as_py() or 0)
-            counts.findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=here, found=0 if here >= 0 else -1))
-        return step
-
-    def _conditions(self, step: RowsStep, there: RowsStep) -> Conditions:
-        """Those for the tables that are ``there``, where a frozen one still has its former name; over the columns upstream."""
-        routes = self._selection.routes
-        found = {i: Condition(step.tables[i], where) for i, table in there.tables.items() if (where := routes.condition_of(table))}
-        for table_id, condition in found.items():
-            require_values(condition)
-            known = (table_id, int(condition.table.version), condition.where)
-            if known not in self._required:
-                require(self._spark, condition)
-                self._required.add(known)
-        return found
-
     def _unread(self) -> NeverKept:
-        """The tables whose rows need not even be keyed."""
+        """Return the tables whose rows need not even be keyed."""
         history = self._feed.snapshot()
         if self._never_kept is None or self._never_kept[0] is not history:
             marks = MarkTables() if self._channel is None else MarkTables.of(history)
@@ -411,29 +396,23 @@ class BatchApplier:
 
     # What came back in a ring.
 
-    def _not_looped(self, rows: pa.Table) -> pa.Table:
-        """``rows`` without marks, and without the transactions that carry one of our channel."""
-        if self._channel is None:
-            return rows
-        self._complete((), merge(summarise(rows, ())).tables)
-        history = self._feed.snapshot()
+    def _not_looped(self, rows: pa.Table, channel: int) -> pa.Table:
+        """Return ``rows`` without marks, and without the transactions that carry one of our channel."""
+        self.clock.stage = Stage.HISTORY
+        history = self._wait.ready((), merge(summarise(rows, ())).tables)
         marks, rows = self._unread().marks.apart(rows)
-        return without(rows, "commit_ts", looped(marks, history, self._channel))
+        return without(rows, "commit_ts", looped(marks, history, channel))
 
-    def _without_loops(self, events: KeyedEvents, found: RowSummary, controls: Controls) -> tuple[KeyedEvents, RowSummary]:
-        """The same for rows that the executors hold, and their summary; the whole history must be there."""
+    def _without_loops(self, events: KeyedEvents, summary: RowSummary, controls: Controls) -> tuple[KeyedEvents, RowSummary]:
+        """Do the same for rows that the executors hold, and their summary; the whole history must be known."""
         gone = frozenset[int]() if self._channel is None else looped(events.marks(), self._feed.snapshot(), self._channel)
         if not gone:
-            return events, found
+            return events, summary
         left = events.without(gone)
-        summaries = left.summaries((controls.after_ts, controls.upto_ts), controls.barriers)
-        return left, merge(summaries)
-
-    def _not_ignored(self, rows: pa.Table) -> pa.Table:
-        return without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
+        return left, merge(left.summaries((controls.after_ts, controls.upto_ts), controls.barriers))
 
     def _ship(self, history: SchemaHistory) -> Broadcast[SchemaHistory]:
-        """``history`` for the executors; broadcast again only when it changes."""
+        """Return ``history`` for the executors; it is broadcast again only when it changes."""
         if self._shipped is None or self._shipped[0] is not history:
             if self._shipped is not None:
                 self._shipped[1].unpersist()

@@ -46,7 +46,7 @@ class UnfinishedSpan:
 
 @dataclass(frozen=True, slots=True)
 class TargetProgress:
-    """How far the target is."""
+    """The target's progress."""
 
     commit_ts: int
     """Everything up to here, inclusive, is in the target."""
@@ -69,14 +69,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class DdlResult:
-    """What became of a DDL."""
+    """The fate of a DDL."""
 
     losses: tuple[str, ...] = ()
-    """What the target cannot represent, for people."""
+    """The parts that the target cannot represent, for people."""
     frozen: FrozenTables = field(default_factory=dict)
     """The tables that are frozen from here on, because it was not executed."""
     fate: str = "executed"
-    """In a word or two, for people."""
+    """The fate in a word or two, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Sink(Protocol):
         """
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
-        """What the target cannot hold of DDL jobs with a version in (after_version, upto_version] for which no statement ran, in words."""
+        """Return, in words, what the target cannot hold of DDL jobs with a version in (after_version, upto_version] for which no statement ran."""
 
     def close(self) -> None:
         """Release the lease: nothing more is applied. Safe to call twice."""

@@ -164,7 +164,7 @@ def session_settings(cores: int | None, *, delta: bool = True) -> dict[str, str]
             "spark.authenticate": "true",
             # Each broadcast, of which a batch has several of some KiB, allocates and clears a block: 4 MiB by default.
             "spark.broadcast.blockSize": "128k",
-            # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/blocks.py).
+            # Shuffled data stays on this machine, and most of it is already compressed (sinks/engine/keyed.py).
             "spark.shuffle.compress": "false",
             # Hadoop's other rename starts a `readlink` process per path: 0.1 s a batch. Locally, both rename the file, then its checksum.
             CHECKPOINT_FILE_MANAGER[0]: CHECKPOINT_FILE_MANAGER[1],

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpo
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
 

@@ -422,7 +422,7 @@ class Replication:
 
     def _busy(self, query: StreamingQuery, gate: BatchGate) -> bool:
         # Without a batch, the stage stays the one before the first batch; Spark's trigger is not active while it initialises.
-        return not self._applier.clock.idle or (query.status["isTriggerActive"] and not gate.asked)
+        return not self._applier.clock.between_batches or (query.status["isTriggerActive"] and not gate.asked)
 
     def _take_report(self, report: BatchReport) -> None:
         report = dataclasses.replace(report, findings=(*report.findings, *self._counts.binlogs.findings()))

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.findings import in_words
-from pyspark_tidb_binlog.sinks.engine.batch_report import IDLE, REFUSED, BatchReport, DdlNote, Stage, StageClock
+from pyspark_tidb_binlog.sinks.engine.batch_report import BETWEEN_BATCHES, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
 
 HELD_SECONDS, SILENT_SECONDS = 3.0, 10.0
@@ -142,8 +142,8 @@ class StreamProgress:
             holding=held.words,
             held_seconds=self._held_seconds(held, resolved, now),
             doing=self._doing(query),
-            batch_rows=0 if self._clock.idle else counts.row_events,
-            batch_written=0 if self._clock.idle else counts.rows_written,
+            batch_rows=0 if self._clock.between_batches else counts.row_events,
+            batch_written=0 if self._clock.between_batches else counts.rows_written,
             held_stage=held.stage,
             held_pump=held.pump,
             state=self._metrics.state.value,
@@ -172,10 +172,10 @@ class StreamProgress:
         if (error := self._sink.waiting_for) is not None:
             return _HeldAt(str(error), Stage.APPLY, stalled=str(error))
         stage = self._clock.stage
-        if gate is not None and (stage in IDLE or stage is Stage.READ) and (read := waiting(gate.file)):
+        if gate is not None and (stage in BETWEEN_BATCHES or stage is Stage.READ) and (read := waiting(gate.file)):
             return _HeldAt(read.words, Stage.READ, read.pump, read.words)
         outside = unanswered(reported)
-        if stage not in IDLE:
+        if stage not in BETWEEN_BATCHES:
             return _HeldAt(stage.value, stage, stalled=outside)
         if (state := self._metrics.state) is not NodeState.ONLINE:
             return _HeldAt(f"an operator ({state.value})", "source", stalled=outside)

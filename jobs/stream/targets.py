@@ -12,15 +12,14 @@ from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
-from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, kafka_sink
-from pyspark_tidb_binlog.sinks.kafka.topic_settings import BrokerSettings
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import BrokerSettings, Topic, kafka_sink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink
+from pyspark_tidb_binlog.sinks.translate.column_values import process_zone
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
-from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 
 if TYPE_CHECKING:

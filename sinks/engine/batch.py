@@ -5,16 +5,18 @@ executors summarise their partitions, and the driver receives only a few rows.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_SUMMARY
 from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, TableActivity
 
@@ -44,16 +46,13 @@ class RowSummary:
 
     tables: tuple[TableActivity, ...]
     events: int
-    transactions: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """Size of the row images."""
-        return sum(table.bytes for table in self.tables)
+    bytes: int
+    """Size of the row images."""
+    transactions: int
 
 
 def controls_of(controls: pa.Table, ddls: pa.Table) -> Controls:
-    """What ``controls`` (schema ``CONTROL``) and ``ddls`` (``DDL_EVENT``) of a batch say.
+    """Read ``controls`` (schema ``CONTROL``) and ``ddls`` (``DDL_EVENT``) of a batch.
 
     Raises:
         ProtocolViolation: the batch carries no punctuation, or punctuations of different spans.
@@ -69,8 +68,8 @@ def controls_of(controls: pa.Table, ddls: pa.Table) -> Controls:
         raise ProtocolViolation(f"a batch must carry exactly one span of resolved_ts, but this one carries {sorted(spans)}")
     after_ts, upto_ts = next(iter(spans))
     # Keyed by commit_ts, because two Pumps may deliver the same DDL.
-    found = {d["commit_ts"]: DdlEvent(d["commit_ts"], d["job_id"], _text(d["query"]), d["schema_state"]) for d in ddls.to_pylist()}
-    return Controls(after_ts, upto_ts, tuple(found[ts] for ts in sorted(found)), tuple(findings))
+    events = {d["commit_ts"]: DdlEvent(d["commit_ts"], d["job_id"], _text(d["query"]), d["schema_state"]) for d in ddls.to_pylist()}
+    return Controls(after_ts, upto_ts, tuple(events[ts] for ts in sorted(events)), tuple(findings))
 
 
 def _text(data: bytes | None) -> str:
@@ -78,7 +77,7 @@ def _text(data: bytes | None) -> str:
 
 
 def summarise(rows: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
-    """The ``PARTIAL`` summary of ``rows`` (schema ``ROW_EVENT``); ``ddl_ts`` ascending."""
+    """Return the ``PARTIAL`` summary of ``rows`` (schema ``ROW_EVENT``); ``ddl_ts`` ascending."""
     if rows.num_rows == 0:
         return PARTIAL.empty_table()
     commit_ts, table_id, version = (rows.column(name).to_numpy() for name in ("commit_ts", "table_id", "schema_version"))
@@ -101,14 +100,14 @@ def summarise(rows: pa.Table, ddl_ts: Sequence[int]) -> pa.Table:
             **{name: np.add.reduceat(values, starts, dtype=np.int64) for name, values in sums.items()},
         }
     )
-    wanted = [("first_ts", "min"), ("last_ts", "max"), *((name, "sum") for name in sums)]
-    grouped = runs.group_by(["interval", "table_id", "schema_version"]).aggregate(wanted)
-    found = grouped.rename_columns([name.removesuffix("_min").removesuffix("_max").removesuffix("_sum") for name in grouped.column_names])
-    return found.select(PARTIAL.names).cast(PARTIAL)
+    totals = [("first_ts", "min"), ("last_ts", "max"), *((name, "sum") for name in sums)]
+    grouped = runs.group_by(["interval", "table_id", "schema_version"]).aggregate(totals)
+    summary = grouped.rename_columns([name.removesuffix("_min").removesuffix("_max").removesuffix("_sum") for name in grouped.column_names])
+    return summary.select(PARTIAL.names).cast(PARTIAL)
 
 
 def placed(summaries: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> pa.Table | None:
-    """``summaries`` (``ROW_SUMMARY``) of what lies after ``after_ts``, as ``PARTIAL``; None when one spans a DDL or ``after_ts``."""
+    """Return ``summaries`` (``ROW_SUMMARY``) of what lies after ``after_ts``, as ``PARTIAL``; None when one spans a DDL or ``after_ts``."""
     kept = []
     for summary in summaries.to_pylist():
         interval = bisect_left(ddl_ts, summary["first_ts"])
@@ -120,43 +119,62 @@ def placed(summaries: pa.Table, after_ts: int, ddl_ts: Sequence[int]) -> pa.Tabl
 
 
 def merge(partials: pa.Table) -> RowSummary:
-    """The summary of the whole batch from the concatenated partial ones."""
+    """Return the summary of the whole batch from the concatenated partial summaries."""
     activity: dict[tuple[int, int, int], TableActivity] = {}
     for part in partials.to_pylist():
         key = part["interval"], part["table_id"], part["schema_version"]
-        found = TableActivity(*key[1:], part["first_ts"], part["events"], part["last_ts"], part["bytes"])
-        activity[key] = found.joined(activity[key]) if key in activity else found
-    tables = tuple(sorted(activity.values(), key=lambda t: (t.first_commit_ts, t.schema_version)))
-    return RowSummary(tables, sum(t.events for t in tables), sum(partials.column("transactions").to_pylist()))
+        table = TableActivity(*key[1:], part["first_ts"], part["events"], part["last_ts"], part["bytes"])
+        activity[key] = table.joined(activity[key]) if key in activity else table
+    tables = tuple(sorted(activity.values(), key=attrgetter("first_commit_ts", "schema_version")))
+    transactions = sum(partials.column("transactions").to_pylist())
+    return RowSummary(tables, sum(t.events for t in tables), sum(t.bytes for t in tables), transactions)
 
 
 def rows_between(rows: pa.Table, after_ts: int, upto_ts: int) -> pa.Table:
-    """The row changes with ``after_ts < commit_ts <= upto_ts``."""
+    """Return the row changes with ``after_ts < commit_ts <= upto_ts``."""
     commit_ts = rows.column("commit_ts")
     return rows.filter(pc.and_(pc.greater(commit_ts, after_ts), pc.less_equal(commit_ts, upto_ts)))
 
 
 def without(rows: pa.Table, name: str, values: Collection[int]) -> pa.Table:
-    """``rows`` except those whose column ``name`` has one of ``values``."""
+    """Return ``rows`` except those whose column ``name`` has one of ``values``."""
     if not values:
         return rows
     return rows.filter(pa.array(~np.isin(rows.column(name).to_numpy(), list(values))))
 
 
 def wanted(rows: pa.Table, gone: Collection[int], left_out: Collection[tuple[int, int]]) -> pa.Table:
-    """``rows`` without the tables ``gone``, and without the pairs (table id, operation) of ``left_out``."""
+    """Return ``rows`` without the tables ``gone``, and without the pairs (table id, operation) of ``left_out``."""
     rows = without(rows, "table_id", gone)
     if not left_out:
         return rows
     table_ids, ops = rows.column("table_id").to_numpy(), rows.column("op").to_numpy()
-    hidden = np.zeros(rows.num_rows, dtype=bool)
+    omitted = np.zeros(rows.num_rows, dtype=bool)
     for op in {op for _, op in left_out}:
-        hidden |= (ops == op) & np.isin(table_ids, [table_id for table_id, one in left_out if one == op])
-    return rows.filter(pa.array(~hidden))
+        omitted |= (ops == op) & np.isin(table_ids, [table_id for table_id, kind in left_out if kind == op])
+    return rows.filter(pa.array(~omitted))
+
+
+def holds_rows(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> bool:
+    """Whether the table of some of ``events`` holds rows on the target.
+
+    Raises:
+        SchemaMismatch: it is not among ``tables``.
+    """
+    table = tables.get(table_id)
+    if table is None:
+        here = events.filter(pc.equal(events["table_id"], table_id))
+        first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
+        raise SchemaMismatch(
+            f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
+            "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
+            "CREATE TABLE, set syncer.load-schema-snapshot = true"
+        )
+    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
 
 
 def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:
-    """The error text when Spark's checkpoint is ahead of the target's, and what to do."""
+    """Return the error text for when Spark's checkpoint is ahead of the target's, and what to do."""
     return (
         f"the stream would continue after {after_ts} ({as_time(after_ts)}), but the target's checkpoint is {commit_ts} "
         f"({as_time(commit_ts)}): the binlogs in between would be lost. Was the target restored from a backup, including its checkpoint row? "

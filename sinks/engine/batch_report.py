@@ -5,7 +5,7 @@ Promises: any thread may read a ``StageClock`` while the batch's thread moves it
 
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 
 
 class Stage(enum.StrEnum):
-    """What the stream is doing."""
+    """The activity of the stream."""
 
     START = "start"
     """No batch has been applied yet."""
@@ -27,7 +27,7 @@ class Stage(enum.StrEnum):
     """Between two batches."""
 
 
-IDLE = frozenset({Stage.START, Stage.WAIT})
+BETWEEN_BATCHES = frozenset({Stage.START, Stage.WAIT})
 """The stages in which no batch is being applied."""
 REFUSED = "refused"
 
@@ -38,13 +38,13 @@ class StageClock:
     def __init__(self) -> None:
         self.stage = Stage.START
         self.counts = BatchCounts()
-        """Of the batch under way, or of the newest."""
+        """The counts of the batch under way, or of the newest."""
         self._seconds: dict[str, float] = {}
 
     @property
-    def idle(self) -> bool:
+    def between_batches(self) -> bool:
         """Whether no batch is being applied."""
-        return self.stage in IDLE
+        return self.stage in BETWEEN_BATCHES
 
     @contextmanager
     def timed(self, stage: Stage, name: str = "") -> Iterator[None]:
@@ -62,9 +62,9 @@ class StageClock:
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[other] = self._seconds.get(other, 0.0) + seconds
 
-    def restart(self, counts: "BatchCounts") -> None:
-        """Count from zero for a new batch, which has these ``counts``."""
-        self.counts, self._seconds = counts, {}
+    def restart(self) -> None:
+        """Count from zero for a new batch."""
+        self.counts, self._seconds = BatchCounts(), {}
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -89,35 +89,35 @@ class BatchReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall-clock seconds by stage: ``read`` (source to row events), ``plan`` (``plan+delete`` if applied in parts), ``relay``, ``write``, ``ddl``."""
     findings: tuple[Finding, ...] = ()
-    """Where the target or the Pumps deviate from the binlogs."""
+    """Deviations of the target or the Pumps from the binlogs."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """Row events by table, ``DB.TABLE`` upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdlNote:
-    """What became of one DDL."""
+    """The fate of one DDL."""
 
     commit_ts: int
     query: str
-    """Its text as a binlog has it: strings have no escapes."""
+    """The text as a binlog has it: strings have no escapes."""
     fate: str
     """``executed`` or another one of ``DdlResult.fate``; ``REFUSED``: the stream stops there."""
     words: str = ""
-    """What the target lacks of it, or why it was refused and what to do; may contain row data."""
+    """The part of the DDL that the target lacks, or why it was refused and what to do; may contain row data."""
     database: str = ""
-    """Where it was executed upstream."""
+    """The database upstream in which it was executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written for some rows."""
+    """The rows that were written, and the findings."""
 
     rows: int = 0
     findings: tuple[Finding, ...] = ()
 
     def plus(self, more: "Written") -> "Written":
-        """Both."""
+        """Return both together."""
         return Written(self.rows + more.rows, self.findings + more.findings)
 
 
@@ -133,14 +133,7 @@ class BatchCounts:
     findings: list[Finding] = field(default_factory=list)
     tables: Mapping[str, int] = field(default_factory=dict)
 
-    def begin(self, transactions: int, row_events: int, row_bytes: int, findings: Sequence[Finding]) -> None:
-        """What the batch brings, known before any of it is applied."""
-        self.transactions += transactions
-        self.row_events += row_events
-        self.row_bytes += row_bytes
-        self.findings += findings
-
     def add(self, done: Written) -> None:
-        """Rows were written."""
+        """Count rows that were written, and what was found."""
         self.rows_written += done.rows
         self.findings += done.findings

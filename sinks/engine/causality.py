@@ -91,13 +91,13 @@ def schedule(keys: OpKeys, lanes: int, conflict: Conflict = Conflict.GROUPS, run
     rounds: list[int] = []
     number = groups = 0
     for own in keys.lists():
-        found = {lane_of[key] for key in own if key in lane_of}
-        if len(found) > 1:
+        own_lanes = {lane_of[key] for key in own if key in lane_of}
+        if len(own_lanes) > 1:
             number += 1
             lane_of.clear()
-            found.clear()
-        if found:
-            (lane,) = found
+            own_lanes.clear()
+        if own_lanes:
+            (lane,) = own_lanes
         else:
             lane = groups // run % lanes
             groups += 1
@@ -116,11 +116,11 @@ def keys_of(batch: RowBatch) -> OpKeys:
     of_table: dict[tuple[str, str], list[TableOps]] = {}
     for piece in batch.pieces:
         of_table.setdefault((piece.table.schema.lower(), piece.table.name.lower()), []).append(piece)
-    found: list[_Coded] = []
+    keys: list[_Coded] = []
     groups = itertools.count()
     for pieces in of_table.values():
-        found += _table_keys(pieces, groups)
-    return _assembled(found, len(batch))
+        keys += _table_keys(pieces, groups)
+    return _assembled(keys, len(batch))
 
 
 Part = tuple[ColumnInfo, int]
@@ -222,13 +222,13 @@ def _comparable(part: Part, images: Sequence[_Image]) -> list[pa.BinaryArray] | 
     column, length = part
     if column.generated or column.hidden:
         return None
-    found = []
+    comparable = []
     for image in images:
         values = _canonical(column, length, image.rows.column(column.name))
         if values is None:
             return None
-        found.append(values)
-    return found
+        comparable.append(values)
+    return comparable
 
 
 def _canonical(column: ColumnInfo, length: int, values: pa.Array) -> pa.BinaryArray | None:
@@ -279,17 +279,17 @@ def _folded(text: pa.StringArray) -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), len(text), [validity, offsets, folded], text.null_count, text.offset)
 
 
-def _assembled(found: Sequence[_Coded], count: int) -> OpKeys:
+def _assembled(keys: Sequence[_Coded], count: int) -> OpKeys:
     """The keys of all operations, those of the rows after them first; equal ones of one operation once."""
     of_group: dict[int, list[_Coded]] = {}
-    for one in found:
-        if len(one.places):
-            of_group.setdefault(one.group, []).append(one)
+    for key in keys:
+        if len(key.places):
+            of_group.setdefault(key.group, []).append(key)
     places, numbers, before, base = [], [], [], 0
     for alike in of_group.values():
-        encoded = pc.dictionary_encode(pa.concat_arrays([one.values for one in alike]))
-        places += [one.places for one in alike]
-        before += [np.full(len(one.places), one.before) for one in alike]
+        encoded = pc.dictionary_encode(pa.concat_arrays([key.values for key in alike]))
+        places += [key.places for key in alike]
+        before += [np.full(len(key.places), key.before) for key in alike]
         numbers.append(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) + base)
         base += len(encoded.dictionary)
     if not places:

@@ -25,9 +25,8 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
-from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span
+from pyspark_tidb_binlog.sinks.engine.fold import HIDDEN, HiddenRows
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import may_change
 from pyspark_tidb_binlog.sinks.routing.replicated import names_column
 
@@ -88,13 +87,13 @@ def require_values(condition: Condition) -> None:
 
 def hidden_rows(spark: SparkSession, rows: pa.Table, conditions: Conditions) -> HiddenRows:
     """The hidden images of ``rows`` (``ROW_EVENT``), which the driver holds; runs a Spark job per table with rows."""
-    found = [HIDDEN.empty_table()]
+    tables = [HIDDEN.empty_table()]
     for table_id, condition in conditions.items():
         here = rows.filter(pc.equal(rows.column("table_id"), table_id))
         if here.num_rows:
             images = _typed_images(condition.table, here)
-            found.append(_collected(spark.createDataFrame(images), condition))
-    return HiddenRows.of(pa.concat_tables(found).combine_chunks())
+            tables.append(_collected(spark.createDataFrame(images), condition))
+    return HiddenRows.of(pa.concat_tables(tables).combine_chunks())
 
 
 def hidden_places(spark: SparkSession, cells: pa.Table, condition: Condition) -> frozenset[int]:
@@ -109,7 +108,7 @@ def hidden_places(spark: SparkSession, cells: pa.Table, condition: Condition) ->
 
 def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> HiddenRows:
     """The hidden images of the row changes in ``span``, which the executors hold; runs a Spark job per table."""
-    found = [HIDDEN.empty_table()]
+    tables = [HIDDEN.empty_table()]
     for table_id, condition in conditions.items():
         table, schema = condition.table, _typed_images(condition.table, ROW_EVENT.empty_table()).schema
 
@@ -121,8 +120,8 @@ def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> Hi
                     yield from _typed_images(table, rows.slice(begin, _ROWS)).to_batches()
 
         frame = events.overlapping(span).mapInArrow(run, _spark_schema(events.frame.sparkSession, schema))
-        found.append(_collected(frame, condition))
-    return HiddenRows.of(pa.concat_tables(found).combine_chunks())
+        tables.append(_collected(frame, condition))
+    return HiddenRows.of(pa.concat_tables(tables).combine_chunks())
 
 
 def _hidden_of(images: DataFrame, condition: Condition) -> DataFrame:
@@ -148,15 +147,15 @@ def _typed_images(table: TableAt, rows: pa.Table) -> pa.Table:
     """The images before and after ``rows``, all of ``table``, with what says of which event they are; types that Spark has."""
     ops, raw = rows.column("op").to_numpy(), rows.column("row").combine_chunks()
     versions = rows.column("schema_version").to_numpy()
-    found = []
+    halves = []
     for half, kinds, decode in ((0, (Op.UPDATE, Op.DELETE), decoder.old_images), (1, (Op.INSERT, Op.UPDATE), decoder.new_images)):
         places = np.flatnonzero(np.isin(ops, kinds))
         chosen = pa.array(places)
         images = decode(table, ops[places], raw.take(chosen), versions[places])
         ids = [rows.column("commit_ts").take(chosen), rows.column("seq").take(chosen), pa.array(np.full(len(places), half, np.int32))]
         cells = [_for_spark(c, images.column(c.name)) for c in table.info.target_columns()]
-        found.append(pa.Table.from_arrays([*ids, *cells], names=[*_IDS, *image_schema(table.info.target_columns()).names]))
-    return pa.concat_tables(found)
+        halves.append(pa.Table.from_arrays([*ids, *cells], names=[*_IDS, *image_schema(table.info.target_columns()).names]))
+    return pa.concat_tables(halves)
 
 
 def _for_spark(column: ColumnInfo, values: pa.Array) -> pa.Array:

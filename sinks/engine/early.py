@@ -7,7 +7,7 @@ A job's version is that of its last state, but some earlier states already chang
   records the version of a sub-job's last step, and 0 for a sub-job that shared a step with an earlier one (``_public_from``).
 * DROP PARTITION: two versions before its own the partition is hidden. A row of its range goes into the next partition of a RANGE table (or the DEFAULT
   partition of a LIST table), and stays there. Binlogs do not name partitions, so such rows cannot be told from rows that a session of an
-  earlier version writes into the hidden partition (``may_stay``).
+  earlier version writes into the hidden partition (``may_be_stranded``).
 
 Promises: pure. Executing a job early is harmless for rows of earlier states: they only lose the columns that the job drops. The exception
 is a MODIFY COLUMN that converts data: rows from before its last two states need the old column; rows of these states have both.
@@ -53,7 +53,7 @@ def needed_early(job: Job, before: TableAt, after: TableAt, rows: tuple[int, int
     return job.start_ts > 0 and last_commit_ts > job.start_ts and not converts
 
 
-def may_stay(job: Job, row_version: int) -> bool:
+def may_be_stranded(job: Job, row_version: int) -> bool:
     """Whether rows of ``row_version`` that follow ``job``, which was executed early, may be of a partition that it has dropped: upstream they are gone
     with it.
     """
@@ -90,10 +90,10 @@ def _taken(after: int, end: int, history: SchemaHistory) -> frozenset[int]:
 
 def _takes_over(before: TableInfo, after: TableInfo) -> bool:
     """Whether another partition takes rows of the ranges or values of those that ``after`` lacks."""
-    stays = [partition.id in {p.id for p in after.partitions} for partition in before.partitions]
+    kept = [partition.id in {p.id for p in after.partitions} for partition in before.partitions]
     if before.partition_type == PartitionType.LIST:
-        return any(there and ("DEFAULT",) in partition.in_values for there, partition in zip(stays, before.partitions, strict=True))
-    return not all(stays) and any(stays[stays.index(False) :])
+        return any(left and ("DEFAULT",) in partition.in_values for left, partition in zip(kept, before.partitions, strict=True))
+    return not all(kept) and any(kept[kept.index(False) :])
 
 
 def _frees_a_key(before: TableInfo, after: TableInfo) -> bool:

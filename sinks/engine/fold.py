@@ -4,23 +4,36 @@ Promises: pure; the order of the input events does not matter; no Python loop ov
 Rules: a row is (table_id, key). Its events are ordered by (commit_ts, seq). It existed before the span unless its first event
 is an INSERT, and exists after it unless its last event is a DELETE. The first event then holds the old image, the last one
 the new image; events between them are dropped.
+
+A condition may hide a row before its event, after it, both or neither (``HiddenRows``). A hidden row counts as a row that does not exist, so an UPDATE
+that crosses the condition becomes an INSERT or a DELETE at the target.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE
 
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
 """Row numbers in the folded events table."""
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """Which of some rows are chosen."""
+BEFORE, AFTER = "hidden_before", "hidden_after"
+"""Columns beside those of ``ROW_EVENT``, both or none: whether the row is hidden then."""
+
+HIDDEN = pa.schema(
+    [
+        pa.field("commit_ts", pa.int64(), nullable=False),
+        pa.field("seq", pa.int32(), nullable=False),
+        pa.field("half", pa.int32(), nullable=False),
+    ]
+)
+"""A hidden image of the event (commit_ts, seq). ``half``: ``row_layout.Half``, 0 = before it, 1 = after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +51,23 @@ class TableChanges:
     """Events with the new image of rows that did not exist before."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetChanges:
-    """The net changes of a span by table, in ascending order of table id."""
+def fold(events: pa.Table, reborn: Collection[int] = ()) -> list[TableChanges]:
+    """Return the net changes of ``events`` by table, ascending by table id.
 
-    tables: tuple[TableChanges, ...]
-    events: int
-    rows: int
-    """Distinct rows touched, including those that were inserted and deleted within the span."""
-
-    def __iter__(self) -> Iterator[TableChanges]:
-        return iter(self.tables)
-
-
-def fold(events: pa.Table, reborn: Collection[int] = ()) -> NetChanges:
-    """Net changes of ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
+    ``events``: ``ROW_EVENT`` columns and ``key`` (binary), INSERT, UPDATE and DELETE only.
 
     A row that is deleted and inserted again is kept. In the tables ``reborn`` (ids) the row is removed, and another row with its key is added.
-    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used, and where conditions hide rows the columns of ``hidden``.
+    Only ``commit_ts``, ``seq``, ``op``, ``table_id`` and ``key`` are used, and where conditions hide rows ``BEFORE`` and ``AFTER``.
     """
     if events.num_rows == 0:
-        return NetChanges((), 0, 0)
+        return []
     order, tables, table_codes, codes = _in_order(events)
     ops = _int64(events, "op")[order]
     first, last = _ends(codes)
     existed, exists = ops[first] != Op.INSERT, ops[last] != Op.DELETE
     if BEFORE in events.column_names:
-        existed &= ~_hidden(events, BEFORE)[order][first]
-        exists &= ~_hidden(events, AFTER)[order][last]
+        existed &= ~events[BEFORE].to_numpy()[order][first]
+        exists &= ~events[AFTER].to_numpy()[order][last]
     table_of = table_codes[first]
     again = _reborn(ops, codes, first) if reborn else None
     changes = []
@@ -75,35 +77,35 @@ def fold(events: pa.Table, reborn: Collection[int] = ()) -> NetChanges:
         if again is not None and table_id in reborn:
             gone, kept, new = gone | kept & again, kept & ~again, new | kept & again
         changes.append(TableChanges(table_id, order[first[gone]], order[first[kept]], order[last[kept]], order[last[new]]))
-    return NetChanges(tuple(changes), events.num_rows, len(first))
+    return changes
 
 
 def ends_of(events: pa.Table) -> Mask:
     """Mask of the ``events`` (as for ``fold``) that are a row's first or last one: their net changes equal those of all events."""
-    found = np.zeros(events.num_rows, dtype=bool)
+    mask = np.zeros(events.num_rows, dtype=bool)
     if events.num_rows:
         order, _, _, codes = _in_order(events)
         for places in _ends(codes):
-            found[order[places]] = True
-    return found
+            mask[order[places]] = True
+    return mask
 
 
 def first_events(events: pa.Table) -> Indexes:
-    """For each of ``events`` (as for ``fold``) the number of the first one of its row."""
-    found = np.zeros(events.num_rows, dtype=np.int64)
+    """Return for each of ``events`` (as for ``fold``) the number of the first event of its row."""
+    numbers = np.zeros(events.num_rows, dtype=np.int64)
     if events.num_rows:
         order, _, _, codes = _in_order(events)
         _, first, row_of = np.unique(codes, return_index=True, return_inverse=True)
-        found[order] = order[first[row_of]]
-    return found
+        numbers[order] = order[first[row_of]]
+    return numbers
 
 
 def _reborn(ops: Indexes, codes: Indexes, first: Indexes) -> Mask:
-    """Of the rows whose first events are at ``first``: those that an event after it inserts."""
+    """Return which of the rows whose first events are at ``first`` a later event inserts."""
     inserted = ops == Op.INSERT
     inserted[first] = False
-    found: Mask = np.isin(codes[first], codes[inserted])
-    return found
+    mask: Mask = np.isin(codes[first], codes[inserted])
+    return mask
 
 
 def part_numbers(
@@ -187,9 +189,8 @@ def _hash_bytes(hashes: Any, starts: Any, lengths: Any, data: Any, first: Any) -
     active = np.flatnonzero(lengths)
     word = 0
     while len(active):
-        at = starts[active] + word
         left = np.minimum(lengths[active] - word, 8)
-        words = all_words[at] & _ONLY[left]
+        words = all_words[starts[active] + word] & _ONLY[left]
         if word == 0:
             words &= first[active]
         hashes[active] = _mix(hashes[active] ^ words)
@@ -216,15 +217,14 @@ def _int64(events: pa.Table, name: str) -> Indexes:
     return events[name].combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
 
 
-def _hidden(events: pa.Table, name: str) -> Mask:
-    return events[name].to_numpy()  # type: ignore[no-any-return]
-
-
 def _in_order(events: pa.Table) -> tuple[Indexes, Indexes, Indexes, Indexes]:
     """Row numbers in execution order, the ids of the tables, and in that order the place of each event's table among them and its row's number."""
     order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
     tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
-    return order, tables, table_codes, _row_codes(events["key"], order, table_codes, len(tables))
+    codes = _key_codes(events["key"].combine_chunks())[order] * len(tables) + table_codes
+    if int(codes.max()) > _SPARSE * len(codes):
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return order, tables, table_codes, codes
 
 
 def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
@@ -233,15 +233,6 @@ def _event_order(commit_ts: Indexes, seq: Indexes) -> Indexes:
     if bool(np.all((steps > 0) | ((steps == 0) & (np.diff(seq) > 0)))):
         return np.arange(len(commit_ts), dtype=np.int64)
     return np.lexsort((seq, commit_ts)).astype(np.int64)
-
-
-def _row_codes(keys: pa.ChunkedArray, order: Indexes, table_codes: Indexes, tables: int) -> Indexes:
-    """A number for the row of each event, equal for equal (table, key)."""
-    codes = _key_codes(keys.combine_chunks())[order]
-    codes = codes * tables + table_codes
-    if int(codes.max()) > _SPARSE * len(codes):
-        return np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return codes
 
 
 def _key_codes(keys: pa.BinaryArray) -> Indexes:
@@ -270,3 +261,45 @@ def _ends(codes: Indexes) -> tuple[Indexes, Indexes]:
     seen = np.flatnonzero(first >= 0)
     seen = seen[np.argsort(first[seen], kind="stable")]
     return first[seen], last[seen]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenRows:
+    """The hidden images of a step; 8 bytes each. Picklable: every part has all of them, so a lookup must not cost as much as they are many."""
+
+    times: Indexes
+    """The commit_ts with hidden images, ascending."""
+    before: Indexes
+    """Events whose row before them is hidden: place among ``times`` and ``seq`` in one number, ascending."""
+    after: Indexes
+    """Events whose row after them is hidden, likewise."""
+
+    @classmethod
+    def of(cls, images: pa.Table) -> Self:
+        """Index ``images`` (``HIDDEN``, in any order)."""
+        times = np.unique(images.column("commit_ts").to_numpy())
+        codes, half = _codes(images, times), images.column("half").to_numpy()
+        return cls(times, np.sort(codes[half == 0]), np.sort(codes[half == 1]))
+
+
+def marked(rows: pa.Table, hidden: HiddenRows | None) -> pa.Table:
+    """Return ``rows`` (with the columns of ``ROW_EVENT``) with ``BEFORE`` and ``AFTER``; as they are where there are no conditions."""
+    if hidden is None:
+        return rows
+    codes = _codes(rows, hidden.times)
+    return rows.append_column(BEFORE, pa.array(_among(codes, hidden.before))).append_column(AFTER, pa.array(_among(codes, hidden.after)))
+
+
+def _among(codes: Indexes, hidden: Indexes) -> Any:
+    if not len(hidden):
+        return np.zeros(len(codes), dtype=np.bool_)
+    return hidden[np.minimum(np.searchsorted(hidden, codes), len(hidden) - 1)] == codes
+
+
+def _codes(rows: pa.Table, times: Indexes) -> Indexes:
+    """A number for each event, -1 where its commit_ts is none of ``times``."""
+    commit_ts, seq = rows.column("commit_ts").to_numpy(), rows.column("seq").to_numpy().astype(np.int64)
+    if not len(times):
+        return np.full(len(commit_ts), -1, np.int64)
+    place = np.minimum(np.searchsorted(times, commit_ts), len(times) - 1)
+    return np.where(times[place] == commit_ts, (place.astype(np.int64) << 32) + seq, -1)

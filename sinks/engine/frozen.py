@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, narrowed
 
 @dataclass(frozen=True, slots=True)
 class FrozenTable:
-    """What a table of the upstream is at the target."""
+    """A frozen table of the upstream, as it is at the target."""
 
     since: int
     """The job whose record freezes it."""
@@ -38,7 +38,7 @@ class FrozenTable:
 
     @property
     def words(self) -> str:
-        """What is the matter, and what a person does about it."""
+        """The reason, and what a person does about it."""
         label = f"{self.schema}.{self.name}"
         what = f"{label} is frozen" if self.columns is not None else f"the target has no table {label}"
         return (
@@ -53,22 +53,22 @@ NONE_FROZEN: FrozenTables = MappingProxyType({})
 
 
 def to_json(tables: FrozenTables) -> str:
-    """As it is recorded."""
+    """Return the text that is recorded."""
     return json.dumps({i: asdict(table) for i, table in tables.items()}, ensure_ascii=False)
 
 
 def from_json(text: str) -> FrozenTables:
-    """Inverse of ``to_json``."""
-    found = {}
+    """Return the tables of a text of ``to_json``."""
+    tables = {}
     for table_id, table in json.loads(text).items():
         names = table["columns"]
         columns = None if names is None else {int(i): name for i, name in names.items()}
-        found[int(table_id)] = FrozenTable(table["since"], table["schema"], table["name"], columns)
-    return found
+        tables[int(table_id)] = FrozenTable(table["since"], table["schema"], table["name"], columns)
+    return tables
 
 
 def frozen_by(job: Job, history: SchemaHistory, frozen: FrozenTables, keeps: Callable[[TableAt], bool]) -> FrozenTables:
-    """The tables that are frozen in addition if ``job`` is not executed; ``keeps``: whether a table is replicated."""
+    """Return the tables that are frozen in addition if ``job`` is not executed; ``keeps``: whether a table is replicated."""
     found = {}
     for table_id in history.tables_of_job(job):
         after = history.table_at(table_id, job.version)
@@ -84,22 +84,22 @@ def frozen_by(job: Job, history: SchemaHistory, frozen: FrozenTables, keeps: Cal
 
 
 def hit(job: Job, history: SchemaHistory, frozen: FrozenTables, routes: Routes = NO_ROUTES) -> tuple[FrozenTable, ...]:
-    """The frozen tables because of which ``job`` is not executed."""
+    """Return the frozen tables because of which ``job`` is not executed."""
 
     def place(schema: str, name: str) -> tuple[str, str]:
         to = routes.target(schema, name)
         return to.schema.lower(), to.name.lower()
 
     ids = history.tables_of_job(job) if frozen else ()
-    there = {place(f.schema, f.name): f for f in frozen.values() if f.columns is not None}
+    by_place = {place(f.schema, f.name): f for f in frozen.values() if f.columns is not None}
     if job.kind.on is On.DATABASE:
         home = history.schema_at(job.schema_id, job.version - 1) if frozen and job.kind.effect is JobEffect.DROPS else None
         own = (frozen[i] for i in ids if i in frozen)
-        inside = (f for (schema, _), f in there.items() if home is not None and schema == routes.database(home.name).lower())
+        inside = (f for (schema, _), f in by_place.items() if home is not None and schema == routes.database(home.name).lower())
         return (*(f for f in own if f.columns is not None), *inside)
     found = [] if job.kind.effect is JobEffect.MAKES else [frozen[i] for i in ids if i in frozen]
     for after in (t for i in ids if (t := history.table_at(i, job.version)) is not None):
-        if after.table_id not in frozen and (taken := there.get(place(after.schema, after.name))) is not None:
+        if after.table_id not in frozen and (taken := by_place.get(place(after.schema, after.name))) is not None:
             found.append(taken)
         was = history.table_at(after.table_id, job.version - 1)
         for key in set(after.info.foreign_keys) - set(was.info.foreign_keys if was is not None else ()):
@@ -119,29 +119,27 @@ class UnwritableTable:
 
 
 def fitted(step: RowsStep, frozen: FrozenTables) -> tuple[RowsStep, tuple[UnwritableTable, ...]]:
-    """``step`` with the tables as rows are written to them, and the tables whose rows cannot be written."""
-    found = {i: writable(table, frozen[i]) for i, table in step.tables.items() if i in frozen}
-    if not found:
-        return step, ()
-    unwritable = tuple(f for f in found.values() if isinstance(f, UnwritableTable))
-    tables = {i: t for i, table in step.tables.items() if isinstance(t := found.get(i, table), TableAt)}
+    """Return ``step`` with the tables as rows are written to them, and the tables whose rows cannot be written."""
+    forms = {i: writable(table, frozen[i]) for i, table in step.tables.items() if i in frozen}
+    unwritable = tuple(form for form in forms.values() if isinstance(form, UnwritableTable))
+    tables = {i: t for i, table in step.tables.items() if isinstance(t := forms.get(i, table), TableAt)}
     return replace(step, tables=tables, gone=step.gone | {u.table_id for u in unwritable}), unwritable
 
 
-def writable(table: TableAt, at: FrozenTable) -> TableAt | UnwritableTable:
-    """``table`` with the columns that are written, under their names at the target."""
-    columns = at.columns or {}
-    if at.columns is None or not {c.id for c in table.info.handle_columns()} <= columns.keys():
-        why = "" if at.columns is None else ", whose primary key the target's table has not,"
+def writable(table: TableAt, frozen: FrozenTable) -> TableAt | UnwritableTable:
+    """Return ``table`` with the columns that are written, under their names at the target."""
+    columns = frozen.columns or {}
+    if frozen.columns is None or not {c.id for c in table.info.handle_columns()} <= columns.keys():
+        why = "" if frozen.columns is None else ", whose primary key the target's table has not,"
         return UnwritableTable(
-            table.table_id, f"{at.schema}.{at.name}", f"rows of {table.schema}.{table.name}{why} are not written: {at.words}"
+            table.table_id, f"{frozen.schema}.{frozen.name}", f"rows of {table.schema}.{table.name}{why} are not written: {frozen.words}"
         )
-    return replace(table, schema=at.schema, name=at.name, info=_narrowed(table.info, columns), frozen=True)
+    return replace(table, schema=frozen.schema, name=frozen.name, info=_narrowed(table.info, columns), frozen=True)
 
 
-def unwritten(table: TableAt, at: FrozenTable) -> tuple[str, ...]:
-    """The columns of ``table`` that are not written."""
-    return tuple(c.name for c in table.info.target_columns() if c.id not in (at.columns or {}))
+def unwritten(table: TableAt, frozen: FrozenTable) -> tuple[str, ...]:
+    """Return the columns of ``table`` that are not written."""
+    return tuple(c.name for c in table.info.target_columns() if c.id not in (frozen.columns or {}))
 
 
 def _narrowed(info: TableInfo, names: Mapping[int, str]) -> TableInfo:

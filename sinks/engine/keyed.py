@@ -4,11 +4,20 @@ Promises: the part of a row is a fixed function of its table and key, so a repla
 same part. Rows of clustered tables are distributed over the parts by key. All rows of a table with ``_tidb_rowid`` as its handle are in one
 part, because the table may have no key in the target, and two connections deleting from it would block each other. Rows whose handle is an
 integer are distributed by blocks of neighbours (``fold.part_numbers``).
+
+A Spark row is a block of many events, so that Spark shuffles and stores a few blobs instead of hundreds of thousands of rows. A block holds events of one
+kind (format: ``schemas.packed``). A block of row changes carries its first and last commit_ts, so that whole blocks can be skipped. ``unpack`` reverses ``pack``.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import enum
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,21 +26,56 @@ from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_tidb_binlog.schemas.explode import Exploded, explode
+from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.packed import packed
-from pyspark_tidb_binlog.schemas.stages import COLLECTS, ROW_EVENT, TRANSACTION, ddl_of
+from pyspark_tidb_binlog.schemas.packed import gathered, packed, unpacked
+from pyspark_tidb_binlog.schemas.stages import COLLECTS, CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
 from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
+BLOCK = pa.schema(
+    [
+        pa.field("kind", pa.int32(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("first_ts", pa.int64()),
+        pa.field("last_ts", pa.int64()),
+        pa.field("events", pa.binary(), nullable=False),
+    ]
+)
+"""``kind``: ``BlockKind``. ``first_ts``, ``last_ts``: commit_ts of row changes, null for others."""
+
+
+class BlockKind(enum.IntEnum):
+    """The kind of a block's events."""
+
+    ROWS = 0
+    DDLS = 1
+    CONTROLS = 2
+    SUMMARIES = 3
+    MARKS = 4
+    """Row changes of the mark table (``choice.MarkTables``)."""
+
+
+FRAMES: Mapping[BlockKind, pa.Schema] = {
+    BlockKind.ROWS: ROW_EVENT,
+    BlockKind.DDLS: DDL_EVENT,
+    BlockKind.CONTROLS: CONTROL,
+    BlockKind.SUMMARIES: ROW_SUMMARY,
+    BlockKind.MARKS: ROW_EVENT,
+}
+"""The schema of each kind; row changes may have further columns."""
+
+_SLICE = 2000
+"""Transactions exploded into blocks at a time: a few megabytes."""
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null if the table is not in the history."""
 
 Span = tuple[int, int]
 """(after_ts exclusive, upto_ts inclusive)."""
+IN_MEMORY = 32 << 20
+"""Bytes of rows that a ``RowSpool`` keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +86,11 @@ class KeyedEvents:
     parts: int
 
     def except_rows(self) -> Mapping[BlockKind, pa.Table]:
-        """The DDLs, the control rows and the summaries, on the driver; runs one Spark job."""
+        """Collect the DDLs, the control rows and the summaries on the driver; runs one Spark job."""
         return collected(self.frame.filter(F.col("kind") != int(BlockKind.ROWS)))
 
     def summaries(self, span: Span, ddl_ts: Sequence[int]) -> pa.Table:
-        """The partial summaries of the row changes in ``span``; runs one Spark job."""
+        """Collect the partial summaries of the row changes in ``span``; runs one Spark job."""
         bounds = list(ddl_ts)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,15 +100,15 @@ class KeyedEvents:
         return self.overlapping(span).mapInArrow(run, ddl_of(PARTIAL)).toArrow()
 
     def rows_in(self, span: Span) -> pa.Table:
-        """The row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
+        """Collect the row changes in ``span`` (``ROW_EVENT``) on the driver; runs one Spark job."""
         return rows_between(collected(self.overlapping(span))[BlockKind.ROWS], *span)
 
     def marks(self) -> pa.Table:
-        """The row changes of the mark table (``ROW_EVENT``), on the driver; runs one Spark job."""
+        """Collect the row changes of the mark table (``ROW_EVENT``) on the driver; runs one Spark job."""
         return collected(self.frame.filter(F.col("kind") == int(BlockKind.MARKS)))[BlockKind.MARKS]
 
     def without(self, commit_ts: Collection[int]) -> "KeyedEvents":
-        """The same without the row changes of these transactions; the summaries stay as they are."""
+        """Return the same without the row changes of these transactions; the summaries stay as they are."""
         gone = self.frame.sparkSession.sparkContext.broadcast(np.fromiter(commit_ts, np.int64, len(commit_ts)))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +123,7 @@ class KeyedEvents:
         return replace(self, frame=self.frame.mapInArrow(run, ddl_of(BLOCK)))
 
     def overlapping(self, span: Span) -> DataFrame:
-        """The blocks of row changes that reach into ``span``."""
+        """Choose the blocks of row changes that reach into ``span``."""
         after_ts, upto_ts = span
         kind, first_ts, last_ts = F.col("kind"), F.col("first_ts"), F.col("last_ts")
         return self.frame.filter((kind == int(BlockKind.ROWS)) & (last_ts > after_ts) & (first_ts <= upto_ts))
@@ -96,7 +140,8 @@ def keyed(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
             events = explode(piece)
-            yield from _pack_except_rows(events)
+            yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
+            yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
             marks, changes = never_kept.marks.apart(never_kept.dropped(pa.Table.from_batches([events.rows])))
             yield from pack(BlockKind.MARKS, 0, marks)
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
@@ -122,8 +167,8 @@ def with_keys(rows: pa.Table, history: SchemaHistory, parts: int) -> pa.Table:
     tables: dict[int, TableAt] = {}
     for table_id in np.unique(table_ids).tolist():
         newest = int(versions[table_ids == table_id].max())
-        if (found := history.table_at(table_id, newest)) is not None:
-            tables[table_id] = found
+        if (table := history.table_at(table_id, newest)) is not None:
+            tables[table_id] = table
     known = np.isin(table_ids, list(tables))
     with_key, without = (rows, rows.slice(rows.num_rows)) if known.all() else (rows.filter(pa.array(m)) for m in (known, ~known))
     keys = row_identities(with_key, tables)
@@ -168,24 +213,18 @@ def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKep
     """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is empty, or they are more than one of the limits. Pure."""
     if pc.min(pc.binary_length(values.column("transactions"))).as_py() == 0:
         return None
-    found: dict[BlockKind, list[pa.Table]] = {
-        kind: [FRAMES[kind].empty_table()] for kind in (BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS)
-    }
+    kinds = BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS
+    frames: dict[BlockKind, list[pa.Table]] = {kind: [FRAMES[kind].empty_table()] for kind in kinds}
     count = held = 0
     for piece in slices(values.to_batches()):
         exploded = explode(piece)
         rows, ddls, controls = (pa.Table.from_batches([frame]) for frame in (exploded.rows, exploded.ddls, exploded.controls))
-        for kind, frame in zip(found, (never_kept.dropped(rows), ddls, controls), strict=True):
-            found[kind].append(frame)
+        for kind, frame in zip(kinds, (never_kept.dropped(rows), ddls, controls), strict=True):
+            frames[kind].append(frame)
             count, held = count + frame.num_rows, held + frame.nbytes
         if count > events or held > size:
             return None
-    return {kind: pa.concat_tables(frames) for kind, frames in found.items()}
-
-
-def _pack_except_rows(events: Exploded) -> Iterator[pa.RecordBatch]:
-    yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
-    yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
+    return {kind: pa.concat_tables(tables) for kind, tables in frames.items()}
 
 
 def collected(blocks: DataFrame) -> Mapping[BlockKind, pa.Table]:
@@ -201,3 +240,103 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
         yield frame
     finally:
         frame.unpersist()
+
+
+# Blocks.
+
+
+def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks.
+
+    Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
+    """
+    values = chain.from_iterable(batch.column("transactions") for batch in batches)
+    for few in gathered((unpacked([value], TRANSACTION) for value in values), most_rows=_SLICE):
+        yield from pa.concat_tables(few).combine_chunks().to_batches(max_chunksize=_SLICE)
+
+
+def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Return ``events`` as one block; no block if there are none."""
+    if events.num_rows == 0:
+        return
+    ends = pc.min_max(events.column("commit_ts")).as_py() if kind is BlockKind.ROWS else {"min": None, "max": None}
+    values = [[int(kind)], [part], [ends["min"]], [ends["max"]], [packed(events)]]
+    yield pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(values, BLOCK, strict=True)], schema=BLOCK)
+
+
+def unpack(blocks: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Return all events of ``blocks``, with the columns of ``schema`` only."""
+    return unpacked((value for block in blocks for value in block.column("events")), schema)
+
+
+def unpack_each(blocks: Iterable[pa.RecordBatch]) -> Mapping[BlockKind, pa.Table]:
+    """Return all events of ``blocks``, each kind with the columns of its schema."""
+    values_of: dict[BlockKind, list[pa.BinaryScalar]] = {kind: [] for kind in FRAMES}
+    for block in blocks:
+        for kind, value in zip(block.column("kind").to_pylist(), block.column("events"), strict=True):
+            values_of[BlockKind(kind)].append(value)
+    return {kind: unpacked(values, FRAMES[kind]) for kind, values in values_of.items()}
+
+
+class RowSpool:
+    """Arrow tables of one schema, as one table: rows of a part that may exceed memory. Beyond a limit they are in a temporary file.
+
+    Promises: rows are returned in insertion order until ``close``. A file that is being read has no directory entry.
+    The files are where Python's ``tempfile`` puts them (``TMPDIR``).
+    """
+
+    def __init__(self, schema: pa.Schema, in_memory: int = IN_MEMORY) -> None:
+        self._schema = schema
+        self._in_memory = in_memory
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._path = ""
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._map: pa.MemoryMappedFile | None = None
+
+    def extend(self, tables: Iterable[pa.Table]) -> Self:
+        """Add rows."""
+        for table in tables:
+            self._bytes += table.nbytes
+            if self._writer is None and self._bytes > self._in_memory:
+                self._spill()
+            if self._writer is None:
+                self._tables.append(table)
+            else:
+                self._writer.write_table(table)
+        return self
+
+    def table(self) -> pa.Table:
+        """Return all rows; beyond the limit they stay on disk and are memory-mapped. Nothing may be added afterwards."""
+        if self._writer is None:
+            return pa.concat_tables([self._schema.empty_table(), *self._tables])
+        self._writer.close()
+        self._map = pa.memory_map(self._path)
+        os.unlink(self._path)
+        self._path = ""
+        return pa.ipc.open_file(self._map).read_all()
+
+    def close(self) -> None:
+        """Release the rows."""
+        self._tables = []
+        if self._writer is not None:
+            self._writer.close()
+        if self._map is not None:
+            self._map.close()
+        if self._path:
+            os.unlink(self._path)
+            self._path = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _spill(self) -> None:
+        handle, self._path = tempfile.mkstemp(prefix="tidb-binlog-rows-")
+        os.close(handle)
+        self._writer = pa.ipc.new_file(self._path, self._schema)
+        for table in self._tables:
+            self._writer.write_table(table)
+        self._tables = []

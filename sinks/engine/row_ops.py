@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.row_layout import LACKING
+from pyspark_tidb_binlog.sinks.engine.batch import holds_rows
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
 
@@ -103,7 +104,7 @@ def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
         SchemaMismatch: an event's table is not among ``tables``.
         Corruption: a row's bytes are damaged.
     """
-    kept = [i for i in _table_ids(events) if holds_rows(events, tables, i)]
+    kept = [i for i in sorted(pc.unique(events["table_id"]).to_pylist()) if holds_rows(events, tables, i)]
     events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
     events = each_once(events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy())))))
     source = EventColumns(events)
@@ -163,28 +164,6 @@ def _decoded(table: TableAt, op: Op, places: Indexes, source: EventColumns) -> T
     old = None if op is Op.INSERT else decoder.old_rows(table, ops, raw, versions)
     new = None if op is Op.DELETE else decoder.new_images(table, ops, raw, versions)
     return TableOps(table, op, places, versions, old, new, raw)
-
-
-def _table_ids(events: pa.Table) -> list[int]:
-    return sorted(pc.unique(events["table_id"]).to_pylist())
-
-
-def holds_rows(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> bool:
-    """Whether the table of some of ``events`` holds rows on the target.
-
-    Raises:
-        SchemaMismatch: it is not among ``tables``.
-    """
-    table = tables.get(table_id)
-    if table is None:
-        here = events.filter(pc.equal(events["table_id"], table_id))
-        first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
-        raise SchemaMismatch(
-            f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
-            "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
-            "CREATE TABLE, set syncer.load-schema-snapshot = true"
-        )
-    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
 
 
 def _images(table: TableAt, rows: Sequence[Mapping[str, Value]]) -> pa.RecordBatch:

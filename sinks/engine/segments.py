@@ -24,14 +24,15 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, read_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time
 from pyspark_tidb_binlog.schemas.history import GRACE, Job, JobType, SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.engine.early import may_stay, needed_early
-from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows
+from pyspark_tidb_binlog.sinks.engine.early import may_be_stranded, needed_early
+from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows
 from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision, DdlFate
 
 
@@ -101,24 +102,24 @@ class AppliedJobs:
     settled_ts: int = field(default=0, compare=False)
     """Jobs that ended ``GRACE`` before it were all known, and are executed; 0 = not known in this life, so those above ``version`` are looked for."""
     unread: frozenset[int] = field(default=frozenset(), compare=False)
-    """Of ``early``, as far as this life knows: those whose binlogs have not come."""
+    """The jobs of ``early`` whose binlogs have not come, as far as this life knows."""
 
     def __contains__(self, job: Job) -> bool:
         """Whether the job was already executed on the target."""
         return job.id in self.early or (job.version <= self.version and job.id not in self.behind)
 
     def at(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
-        """The same where the binlogs up to ``commit_ts`` are read, as far as ``history`` shows the jobs behind ``version``."""
+        """Return the same where the binlogs up to ``commit_ts`` are read, as far as ``history`` shows the jobs behind ``version``."""
         coming = {job.id for job in history.behind(self.version, commit_ts, self.since)}
         known = frozenset(i for i in self.early if i in coming or (job := history.job(i)) is None or job.version > self.version)
         return replace(self, early=known, behind=(self.behind | coming) - self.early)
 
     def covering(self, commit_ts: int, history: SchemaHistory) -> "AppliedJobs":
-        """The same for a target that has every job up to ``version``, also those whose binlogs follow ``commit_ts``."""
+        """Return the same for a target that has every job up to ``version``, also those whose binlogs follow ``commit_ts``."""
         return replace(self, early=self.early | {job.id for job in history.behind(self.version, commit_ts, self.since)}, behind=frozenset())
 
     def settled_version(self, history: SchemaHistory) -> int:
-        """The version up to which every job is executed."""
+        """Return the version up to which every job is executed."""
         held = (job.version for i in self.behind if (job := history.job(i)) is not None)
         return min((int(version) - 1 for version in held), default=self.version)
 
@@ -179,12 +180,12 @@ class RowsStep:
     """The jobs executed on the target, the same before and after this step."""
     left_out: frozenset[tuple[int, int]] = frozenset()
     """(table id, operation) of row changes that are not written."""
-    may_stay: tuple[TableAt, ...] = ()
+    stranded: tuple[TableAt, ...] = ()
     """Tables with a partition that was dropped early, and with rows in this step that may belong to it (``sinks.engine.early``)."""
     hidden: HiddenRows | None = None
     """The images that conditions hide; None: no table of the step has one."""
     setvals: tuple[SetVal, ...] = ()
-    """In the order of commit_ts."""
+    """The sequences' numbers, in the order of commit_ts."""
     lost: tuple[Job, ...] = ()
     """Jobs executed early, in this step or before, whose binlogs are lost, as is known now."""
 
@@ -203,13 +204,13 @@ class DdlStep:
     applied: AppliedJobs = field(default=AppliedJobs(0))
     """The jobs executed on the target after this step."""
     decision: DdlDecision = APPLIED
-    """What the filters make of it."""
+    """The decision of the filters."""
     lost: bool = False
     """Whether its binlog is lost."""
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What people must know of it, whatever the target makes of it."""
+        """Words that people must read, whatever the target makes of the DDL."""
         unwanted = self.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
         return (lost_words(self.job),) if self.lost and not unwanted else ()
 
@@ -220,7 +221,7 @@ class DdlStep:
 
     @property
     def skip_ts(self) -> int:
-        """Its timestamp in ``ignore-txn-commit-ts``.
+        """The DDL's timestamp in ``ignore-txn-commit-ts``.
 
         Early jobs may share their ``commit_ts`` with each other and with a transaction; a job's FinishedTS is unique.
         """
@@ -228,7 +229,7 @@ class DdlStep:
 
 
 def lost_words(job: Job) -> str:
-    """That the binlog of ``job`` is lost, and what was done."""
+    """Return words: the binlog of ``job`` is lost, and what was done."""
     return (
         f"the binlog of DDL job {job.id} ({job.type_name}: {' '.join(job.query.split())[:200]}) never came, although the DDL ended at "
         f"{as_time(job.finished_ts)}. It was executed from the DDL history. Did a TiDB server run without binlog, or skip binlogs (binlog.ignore-error)? "
@@ -256,8 +257,8 @@ def plan_steps(
     rows = [t for t in tables if t.first_commit_ts <= span[1]]
     tagged: list[tuple[int, int, DdlEvent | TableActivity | Job]] = [(d.commit_ts, 0, d) for d in events]
     tagged += [(t.first_commit_ts, 1, t) for t in rows]
-    tagged += [(job.finished_ts, 2, job) for job in planner.overdue()]
-    for _, _, event in sorted(tagged, key=lambda e: e[:2]):
+    tagged += [(job.finished_ts, 2, job) for job in planner.overdue]
+    for _, _, event in sorted(tagged, key=itemgetter(0, 1)):
         if isinstance(event, DdlEvent):
             planner.read_ddl(event)
         elif isinstance(event, TableActivity):
@@ -270,11 +271,11 @@ def plan_steps(
 def events_by_table(tables: Sequence[TableActivity], steps: Sequence[RowsStep | DdlStep]) -> dict[str, int]:
     """Row events of the tables that ``steps`` write, as ``DB.TABLE`` upstream."""
     names = {i: f"{table.schema}.{table.name}" for step in steps if isinstance(step, RowsStep) for i, table in step.tables.items()}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for activity in tables:
         if name := names.get(activity.table_id):
-            found[name] = found.get(name, 0) + activity.events
-    return found
+            counts[name] = counts.get(name, 0) + activity.events
+    return counts
 
 
 def replay_steps(
@@ -310,13 +311,15 @@ class _Planner:
         """The jobs whose binlogs are in the span."""
         ended = history.ended_between(applied.settled_ts - GRACE if applied.settled_ts else applied.since, self._to)
         self._lost = deque(job for job in ended if job not in self._applied and self._is_lost(job))
-        """Those to execute, ascending by FinishedTS."""
+        """Jobs to execute, ascending by FinishedTS."""
+        self.overdue = tuple(job for job in self._lost if job.finished_ts <= self._to - GRACE)
+        """Jobs whose binlogs are awaited no longer."""
         known = (history.job(i) for i in self._applied.early)
         self._early_drops = [(span[0], job) for job in known if job is not None and job.type == JobType.DROP_PARTITION]
         """DROP PARTITIONs that are executed before their binlogs, and after which commit_ts."""
         self._rows: list[TableActivity] = []
         self._setvals: list[SetVal] = []
-        """Those since the last step."""
+        """The numbers of sequences since the last step."""
         self._steps: list[RowsStep | DdlStep] = []
 
     def read_ddl(self, event: DdlEvent) -> None:
@@ -353,10 +356,6 @@ class _Planner:
             self._bring((*self._take_lost(touch.first_commit_ts), *needed), max(touch.first_commit_ts - 1, self._after))
         self._rows.append(touch)
 
-    def overdue(self) -> tuple[Job, ...]:
-        """The jobs whose binlogs are awaited no longer."""
-        return tuple(job for job in self._lost if job.finished_ts <= self._to - GRACE)
-
     def miss_ddl(self, job: Job) -> None:
         self._bring(self._take_lost(job.finished_ts), max(job.finished_ts, self._after))
 
@@ -364,16 +363,16 @@ class _Planner:
         return job.start_ts > self._applied.since and 0 < job.finished_ts <= self._to and job.id not in self._coming
 
     def _take_lost(self, upto: int) -> tuple[Job, ...]:
-        """Those that ended up to there; they are not returned again."""
+        """Return the lost jobs that ended up to there; they are not returned again."""
         taken = []
         while self._lost and self._lost[0].finished_ts <= upto:
             taken.append(self._lost.popleft())
         return tuple(job for job in taken if job not in self._applied)
 
-    def _bring(self, jobs: Sequence[Job], at: int) -> None:
+    def _bring(self, jobs: Sequence[Job], upto: int) -> None:
         if jobs:
-            self._close_rows(at)
-            self._after = at
+            self._close_rows(upto)
+            self._after = upto
             self._execute_early(sorted({job.id: job for job in jobs}.values(), key=lambda job: job.version))
 
     def read_begun_rows(self, touch: TableActivity) -> None:
@@ -406,23 +405,21 @@ class _Planner:
         here = [t for t in self._rows if t.first_commit_ts <= upto]
         ids = sorted({t.table_id for t in here})
         if ids or last or self._setvals:
-            found = {i: self._table(i) for i in ids}
-            tables = {i: t for i, t in found.items() if t is not None}
+            known = {i: self._table(i) for i in ids}
+            tables = {i: t for i, t in known.items() if t is not None}
             gone = frozenset(i for i in ids if i not in tables and i in self._history.tracks)
             events, size = sum(t.events for t in here), sum(t.bytes for t in here)
-            stay = tuple(tables[i] for i in sorted({t.table_id for t in here if self._may_stay(t, upto)}) if i in tables)
-            rows = RowsStep(
-                self._after, upto, events, tables, size, gone, self._applied, may_stay=stay, setvals=tuple(self._setvals), lost=lost
-            )
-            self._steps.append(rows)
+            stranded = {t.table_id for t in here if self._may_be_stranded(t, upto)} if self._early_drops else ()
+            rows = RowsStep(self._after, upto, events, tables, size, gone, self._applied, setvals=tuple(self._setvals), lost=lost)
+            self._steps.append(replace(rows, stranded=tuple(tables[i] for i in sorted(stranded) if i in tables)))
         self._after, self._setvals = upto, []
         self._rows = [t for t in self._rows if t.last_commit_ts > upto or t.last_commit_ts == 0]
 
-    def _may_stay(self, touch: TableActivity, upto: int) -> bool:
+    def _may_be_stranded(self, touch: TableActivity, upto: int) -> bool:
         last = min(touch.last_commit_ts or upto, upto)
         return any(
-            last > at and may_stay(job, touch.schema_version) and touch.table_id in self._history.tables_of_job(job)
-            for at, job in self._early_drops
+            last > after and may_be_stranded(job, touch.schema_version) and touch.table_id in self._history.tables_of_job(job)
+            for after, job in self._early_drops
         )
 
     def _table(self, table_id: int) -> TableAt | None:
@@ -442,47 +439,44 @@ class _Planner:
         leaving = frozenset(c.id for c in gone if c.name not in names)
         return replace(table, dropping=table.dropping or bool(gone), leaving=leaving)
 
-    def _next_job(self, touch: TableActivity) -> tuple[Job, ...]:
-        """The table's first job beyond the rows' version, if they need it nevertheless."""
-        after_version = max(touch.schema_version, self._applied.version_of(touch.table_id, self._history))
-        job = next(iter(self._history.jobs_of_table(touch.table_id, after_version, self._history.newest_version)), None)
-        before = self._history.table_at(touch.table_id, job.version - 1) if job else None
-        after = self._history.table_at(touch.table_id, job.version) if job else None
-        if job is None or before is None or after is None:
-            return ()
-        return (job,) if needed_early(job, before, after, (touch.schema_version, touch.last_commit_ts), self._history) else ()
-
     def _unread_jobs(self, touch: TableActivity) -> tuple[Job, ...]:
-        settled = self._applied.settled_version(self._history)
-        of_table = self._history.jobs_of_table(touch.table_id, settled, touch.schema_version)
-        needed = [j for j in (*of_table, *self._next_job(touch)) if j not in self._applied]
+        """Return the jobs that these rows need and the target lacks: also the table's first job beyond their version, if they need it nevertheless."""
+        history, table_id, version = self._history, touch.table_id, touch.schema_version
+        settled = self._applied.settled_version(history)
+        needed = [j for j in history.jobs_of_table(table_id, settled, version) if j not in self._applied]
+        newer = max(version, self._applied.version_of(table_id, history))
+        for job in history.jobs_of_table(table_id, newer, history.newest_version)[:1]:
+            before, after = history.table_at(table_id, job.version - 1), history.table_at(table_id, job.version)
+            rows = version, touch.last_commit_ts
+            if before is not None and after is not None and job not in self._applied and needed_early(job, before, after, rows, history):
+                needed.append(job)
         if not needed:
             return ()
-        unread = self._history.jobs_between(settled, needed[-1].version)
-        return _with_foundations(needed, [j for j in unread if j not in self._applied], self._history)
+        unread = history.jobs_between(settled, needed[-1].version)
+        return _with_foundations(needed, [j for j in unread if j not in self._applied], history)
 
 
 def _with_foundations(needed: Iterable[Job], unread: Sequence[Job], history: SchemaHistory) -> tuple[Job, ...]:
     """``needed`` and all jobs of ``unread`` (ascending) that they depend on: those on the same tables, names or databases."""
-    wanted = {j.id for j in needed}
+    ids = {j.id for j in needed}
     subjects: set[object] = set()
     chosen: list[Job] = []
     for job in reversed(unread):
         own = _subjects(job, history)
-        if job.id in wanted or own & subjects:
+        if job.id in ids or own & subjects:
             chosen.append(job)
             subjects |= own | {("schema", job.schema_id)}
     return tuple(reversed(chosen))
 
 
 def _subjects(job: Job, history: SchemaHistory) -> set[object]:
-    found: set[object] = set()
+    subjects: set[object] = set()
     if job.kind.on is On.DATABASE:
-        found = {("schema", job.schema_id), ("schema", job.schema_name.lower())}
+        subjects = {("schema", job.schema_id), ("schema", job.schema_name.lower())}
     for table_id in history.tables_of_job(job):
-        found.add(table_id)
+        subjects.add(table_id)
         for version in (job.version - 1, job.version):
             table = history.table_at(table_id, version)
             if table is not None:
-                found.add((table.schema.lower(), table.name.lower()))
-    return found
+                subjects.add((table.schema.lower(), table.name.lower()))
+    return subjects

@@ -17,8 +17,7 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp
 from pyspark_tidb_binlog.sinks.file.replayed import Cell, ColumnChange
-from pyspark_tidb_binlog.sinks.translate.column_values import TYPES
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import TYPES, ReadBack
 
 _OPS = {pb.Insert: Op.INSERT, pb.Update: Op.UPDATE, pb.Delete: Op.DELETE}
 _WHOLE = {CellKind.INT: (-(1 << 63), (1 << 63) - 1), CellKind.UINT: (0, (1 << 64) - 1), CellKind.NUMBER: (0, (1 << 64) - 1)}

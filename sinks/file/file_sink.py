@@ -13,14 +13,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.schemas.binlogfile import MAX_FILE_BYTES, BinlogWriter, FilePosition
+from pyspark_tidb_binlog.schemas.binlogfile import (
+    MAX_FILE_BYTES,
+    BinlogName,
+    BinlogWriter,
+    FilePosition,
+    TornRecord,
+    files_in,
+    read_records,
+)
 from pyspark_tidb_binlog.schemas.durable_file import written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
-from pyspark_tidb_binlog.sinks.translate.local_record import Stand, TargetPlace
-from pyspark_tidb_binlog.sinks.translate.log_end import end_of, last_ts_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.column_values import process_zone
+from pyspark_tidb_binlog.sinks.translate.local_record import LocalProgress, TargetPlace
 from pyspark_tidb_binlog.sinks.translate.message_sink import LastBinlog, MessageSettings, MessageSink, Outlet
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
-from pyspark_tidb_binlog.sinks.translate.process_zone import process_zone
 from pyspark_tidb_binlog.sinks.translate.translation import Message
 
 _log = logging.getLogger(__name__)
@@ -32,7 +40,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """Where binlogs are written. TOML table ``[syncer.to]`` with ``db-type = "file"``."""
+    """The place of binlogs. TOML table ``[syncer.to]`` with ``db-type = "file"``."""
 
     directory: Path
     """``dir``."""
@@ -54,33 +62,34 @@ class BinlogDirectory(Outlet):
         self._now = now
         self._writer: BinlogWriter | None = None
         self._cut_to: FilePosition | None = None
-        """Where the first ``put`` goes on; None: at the end."""
+        """The place at which the first ``put`` continues; None: the end."""
         self._tidied_at = time.monotonic()
 
-    def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Lock the directory. The first ``put`` removes what is beyond ``stand``: by then the upstream has shown that it still holds these binlogs. If the record
+    def open(self, progress: LocalProgress | None, commit_ts: int) -> None:
+        """Lock the directory. The first ``put`` removes what is beyond ``progress``: by then the upstream has shown that it still holds these binlogs. If the record
         was restored from an old backup, these files may be the only copy.
         """
         with self._written():
-            self._writer = self._opened(stand, commit_ts)
+            self._writer = self._opened(progress, commit_ts)
 
-    def _opened(self, stand: Stand | None, commit_ts: int) -> BinlogWriter:
+    def _opened(self, progress: LocalProgress | None, commit_ts: int) -> BinlogWriter:
         target = self._target
         writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
         try:
-            end = _place_of(stand) or end_of(target.directory, commit_ts)
-            if stand is None and end != writer.position:
+            place = progress.place if progress is not None else None
+            end = FilePosition(place["file"], place["offset"]) if place else end_of(target.directory, commit_ts)
+            if progress is None and end != writer.position:
                 raise ApplyError(
                     f"{target.directory} holds binlogs beyond {commit_ts}, where the stream begins, and no savepoint says how far they reach. Begin in "
                     "an empty directory, or restore the savepoint"
                 )
-            self._cut_to = self._there(writer, end) if end != writer.position else None
+            self._cut_to = self._required(writer, end) if end != writer.position else None
         except BaseException:
             writer.close()
             raise
         return writer
 
-    def _there(self, writer: BinlogWriter, end: FilePosition) -> FilePosition:
+    def _required(self, writer: BinlogWriter, end: FilePosition) -> FilePosition:
         try:
             return writer.require(end)
         except Corruption as error:
@@ -99,12 +108,12 @@ class BinlogDirectory(Outlet):
 
     def put(self, messages: Iterable[Message]) -> int:
         """Append a record per message."""
-        writer, done = self._held, 0
+        writer, events = self._held, 0
 
         def payloads() -> Iterator[bytes]:
-            nonlocal done
+            nonlocal events
             for message in messages:
-                done += message.events
+                events += message.events
                 yield message.payload
 
         with self._written():
@@ -115,7 +124,7 @@ class BinlogDirectory(Outlet):
             writer.append(payloads())
             writer.sync()
             self._tidy()
-        return done
+        return events
 
     def last(self) -> LastBinlog | None:
         """The last record of the newest file that has one."""
@@ -152,5 +161,41 @@ class BinlogDirectory(Outlet):
             _log.info("%s: %d files older than %d days were deleted", self._target.directory, len(old), self._target.retention_days)
 
 
-def _place_of(stand: Stand | None) -> FilePosition | None:
-    return FilePosition(stand.place["file"], stand.place["offset"]) if stand and stand.place else None
+# The end of a directory's binlogs, of either format (wire.md 3). A torn record at the end of a file is ignored. Any other invalid record is ``Corruption``.
+
+
+def end_of(directory: Path, commit_ts: int) -> FilePosition:
+    """Return the place after the last record with a commit_ts of at most ``commit_ts``: in the last file that begins with one."""
+    files = files_in(directory)
+    for file in reversed(files):
+        end = _end_in(directory, file, commit_ts)
+        if end.offset:
+            follows = end.offset == (directory / file.name).stat().st_size and next((f for f in files if f.index == file.index + 1), None)
+            return FilePosition(follows.index, 0) if follows else end
+    return FilePosition(files[0].index, 0) if files else FilePosition(0, 0)
+
+
+def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
+    end = FilePosition(file.index, 0)
+    try:
+        for record in read_records(directory / file.name):
+            if commit_ts_of(record.payload) > commit_ts:
+                return end
+            end = record.end
+    except TornRecord:
+        pass
+    return end
+
+
+def last_ts_of(directory: Path) -> int:
+    """Return the commit_ts of the last binlog; 0 if the directory has none."""
+    for file in reversed(files_in(directory)):
+        last = b""
+        try:
+            for record in read_records(directory / file.name):
+                last = record.payload
+        except TornRecord:
+            pass
+        if last:
+            return commit_ts_of(last)
+    return 0

@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
-from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic
-from pyspark_tidb_binlog.sinks.kafka.topic_settings import (
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import (
     LARGEST,
     RETRY_SECONDS,
     RUN_BYTES,
     BrokerSettings,
+    Topic,
     Tries,
     client_options,
     consumer_options,
@@ -103,7 +103,7 @@ class ConfluentTopic(Topic):
             return []
         consumer = self._opened()
         consumer.assign([TopicPartition(self._settings.topic, 0, at)])
-        found: list[bytes] = []
+        messages: list[bytes] = []
         tries = Tries(self._settings)
         try:
             while at < end:
@@ -112,7 +112,7 @@ class ConfluentTopic(Topic):
                 for message in arrived:
                     error, offset = message.error(), message.offset() or 0
                     if error is None:
-                        found += [message.value() or b""] if offset < end else []
+                        messages += [message.value() or b""] if offset < end else []
                         at = offset + 1
                     elif error.code() == KafkaError._PARTITION_EOF and offset >= end:
                         # What is left are no messages: marks of transactions, or what compaction has taken.
@@ -130,7 +130,7 @@ class ConfluentTopic(Topic):
         finally:
             consumer.unassign()
         self._waiting_for = None
-        return found
+        return messages
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Append ``messages`` in their order (``Topic.send``)."""
@@ -222,10 +222,10 @@ class ConfluentTopic(Topic):
         """``max.message.bytes`` of the topic; the default where this user may not ask."""
         admin = self._client(AdminClient, client_options(self._settings))
         try:
-            (found,) = admin.describe_configs(
+            (described,) = admin.describe_configs(
                 [ConfigResource(ResourceType.TOPIC, self._settings.topic)], request_timeout=ASK_SECONDS
             ).values()
-            return int(found.result()["max.message.bytes"].value)
+            return int(described.result()["max.message.bytes"].value)
         except KafkaException as error:
             words = self._words(error.args[0])
             _log.warning("%s: its max.message.bytes cannot be read; %d is assumed: %s", self._settings.name, BROKERS_LIMIT, words)
@@ -234,46 +234,39 @@ class ConfluentTopic(Topic):
     # Asking.
 
     def _ends(self) -> tuple[int, int]:
-        """The offsets of the first message and after the last one."""
-        topic = self._settings.topic
+        """Return the offsets of the first message and after the last one; the brokers are asked again while they are away.
 
-        def ask(consumer: Consumer) -> tuple[int, int]:
-            try:
-                return consumer.get_watermark_offsets(TopicPartition(topic, 0), ASK_SECONDS)
-            except KafkaException as error:
-                if error.args[0].code() not in _UNKNOWN:
-                    raise
-                # Brokers that make topics do so when they are asked for one.
-                described = consumer.list_topics(topic, ASK_SECONDS).topics[topic]
-                raise KafkaException(described.error or error.args[0]) from None
-
-        return self._asked(ask)
-
-    def _asked(self, question: Callable[[Consumer], T]) -> T:
+        Raises:
+            ApplyError: the error does not pass, or time is up.
+        """
         tries = Tries(self._settings)
         while True:
             consumer = self._opened()
             self._heard = None
             try:
-                found = question(consumer)
+                ends = self._watermarks(consumer)
             except KafkaException as raised:
                 # Only a poll tells of what connections have met.
                 consumer.poll(0)
-                self._again(tries, self._heard or raised.args[0])
+                error: KafkaError = self._heard or raised.args[0]
+                words = self._words(error)
+                if error.code() not in _TRANSIENT or _UNTRUSTED in words:
+                    raise ApplyError(f"{self._settings.name}: {words}") from None
+                self._wait(tries, words, unknown=error.code() in _UNKNOWN, seconds=RETRY_SECONDS)
             else:
                 self._waiting_for = None
-                return found
+                return ends
 
-    def _again(self, tries: Tries, error: KafkaError) -> None:
-        """Wait before another try.
-
-        Raises:
-            ApplyError: there is none: the error does not pass, or time is up.
-        """
-        words = self._words(error)
-        if error.code() not in _TRANSIENT or _UNTRUSTED in words:
-            raise ApplyError(f"{self._settings.name}: {words}")
-        self._wait(tries, words, unknown=error.code() in _UNKNOWN, seconds=RETRY_SECONDS)
+    def _watermarks(self, consumer: Consumer) -> tuple[int, int]:
+        topic = self._settings.topic
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(topic, 0), ASK_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in _UNKNOWN:
+                raise
+            # Brokers that make topics do so when they are asked for one.
+            described = consumer.list_topics(topic, ASK_SECONDS).topics[topic]
+            raise KafkaException(described.error or error.args[0]) from None
 
     def _wait(self, tries: Tries, words: str, *, unknown: bool, seconds: float) -> None:
         tries.note(words, unknown=unknown)

@@ -12,8 +12,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
-from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.lake.ledger import WrittenPart, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ledger_rows

@@ -25,8 +25,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
+from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.engine.hidden import marked
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
@@ -43,7 +43,7 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, doubt_of, open_row_by_row, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows, planned
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
@@ -280,7 +280,7 @@ class MySQLSink(Sink):
         gapped = self._gapped(step)
         if safe is not None:
             return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped, how=safe))
-        return plan_rows(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped)
+        return planned(SpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped))
 
     def _gapped(self, step: RowsStep) -> frozenset[int]:
         """Ids of the tables of which row changes of ``step`` may have been left out."""

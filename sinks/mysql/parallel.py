@@ -33,12 +33,9 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.engine.blocks import unpack
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, ends_of, subset_numbers
-from pyspark_tidb_binlog.sinks.engine.hidden import HiddenRows, marked
-from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, Span
-from pyspark_tidb_binlog.sinks.engine.shared_rowids import numbered, repeated, row_numbers, sharing
-from pyspark_tidb_binlog.sinks.engine.spool import IN_MEMORY, RowSpool
+from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows, Indexes, Mask, ends_of, marked, subset_numbers
+from pyspark_tidb_binlog.sinks.engine.identity import numbered, repeated, row_numbers, sharing
+from pyspark_tidb_binlog.sinks.engine.keyed import IN_MEMORY, KEYED, KeyedEvents, RowSpool, Span, unpack
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name

@@ -10,7 +10,7 @@ Promises: pure; the same events in any order give the same statements. All delet
   deleted and inserted again is a new row.
 * Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
-``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``plan_rows`` plans everything at once; a
+``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``planned`` plans everything at once; a
 ``SpanPlan`` decodes the rows to write while its statements are read.
 """
 
@@ -29,12 +29,10 @@ from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.engine.batch import without
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, first_events, fold
-from pyspark_tidb_binlog.sinks.engine.hidden import BEFORE
-from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
-from pyspark_tidb_binlog.sinks.engine.row_ops import holds_rows
-from pyspark_tidb_binlog.sinks.engine.shared_rowids import identities
+from pyspark_tidb_binlog.sinks.engine import identity
+from pyspark_tidb_binlog.sinks.engine.batch import holds_rows, without
+from pyspark_tidb_binlog.sinks.engine.fold import BEFORE, Indexes, Mask, TableChanges, first_events, fold
+from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     JSON_DEPTH,
     Flavour,
@@ -89,21 +87,8 @@ class Plan:
     counts: PlanCounts = field(default_factory=PlanCounts)
 
 
-def plan_rows(
-    events: pa.Table,
-    tables: Mapping[int, TableAt],
-    limits: PlanLimits,
-    keys: pa.BinaryArray | None = None,
-    *,
-    flavour: Flavour = Flavour.MARIADB,
-    gapped: Collection[int] = (),
-) -> Plan:
-    """All statements for ``events``; the arguments and errors are those of ``SpanPlan``."""
-    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour, gapped=gapped))
-
-
 def planned(span: "SpanPlan") -> Plan:
-    """All statements of ``span`` at once."""
+    """Return all statements of ``span`` at once."""
     writes = tuple(span.writes())
     counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored)
     return Plan(deletes=span.deletes, writes=writes, counts=counts)
@@ -116,7 +101,7 @@ class SpanPlan:
         events: row events of the span, in any order.
         tables: the target's table definitions in this span, by table id.
         limits: statement sizes.
-        keys: row identities, one per event; computed by ``sinks.engine.shared_rowids.identities`` if None.
+        keys: row identities, one per event; computed by ``sinks.engine.identity.identities`` if None.
         flavour: the SQL dialect.
         gapped: without ``keys``: ids of tables of which events may be missing, because they are not to be applied.
 
@@ -291,8 +276,6 @@ _STRANGERS = (
 _RESET = "rows were inserted again with the defaults of the columns that only the target has: "
 _GUESSED = "rows were inserted again with the default of columns that their images lack"
 
-FEW_ROWS = 8
-"""So many rows of a table are decoded one by one: that is faster than what whole columns cost however few their rows are."""
 SLICE = 8_000
 """Rows to write that are converted at a time: whole statements of ``PlanLimits.max_rows``, and few enough to stay in the CPU cache."""
 
@@ -302,12 +285,12 @@ class RowSource(EventColumns):
 
     def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
         """The rows before the events."""
-        decoded = reference_decoder.old_rows if len(indexes) <= FEW_ROWS else decode.old_rows
+        decoded = reference_decoder.old_rows if len(indexes) <= identity.FEW_ROWS else decode.old_rows
         return OldRows(decoded(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes]), indexes)
 
     def new_images(self, table: TableAt, indexes: Indexes) -> "Images":
         """The rows after the events."""
-        decoded = reference_decoder.new_images if len(indexes) <= FEW_ROWS else decode.new_images
+        decoded = reference_decoder.new_images if len(indexes) <= identity.FEW_ROWS else decode.new_images
         rows = decoded(table, self.ops[indexes], self.rows_at(indexes), self.versions[indexes])
         return Images(rows, self.commit_ts[indexes])
 

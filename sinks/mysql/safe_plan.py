@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
-from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, fold
-from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE
+from pyspark_tidb_binlog.sinks.engine.fold import AFTER, BEFORE, Indexes, Mask, fold
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import ByColumns, OldRows, key_numbers
 from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork

@@ -21,8 +21,8 @@ from typing import Any, Self
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, FilePosition, collectable, files_in
 from pyspark_tidb_binlog.schemas.durable_file import replace_file, written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption
+from pyspark_tidb_binlog.sinks.file.file_sink import end_of, last_ts_of
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
-from pyspark_tidb_binlog.sinks.translate.log_end import end_of, last_ts_of
 from pyspark_tidb_binlog.sinks.translate.translation import Message
 
 COVER = "relay.spark"

@@ -21,8 +21,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import WrittenColumn, table_there
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
-from pyspark_tidb_binlog.sinks.translate.column_values import TYPES
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import TYPES, ReadBack
 
 _OPS = {slave.Insert: Op.INSERT, slave.Update: Op.UPDATE, slave.Delete: Op.DELETE}
 _UNKNOWN = (ColumnType.VAR_STRING, False)

@@ -27,8 +27,7 @@ from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
-from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
-from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
+from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation, messages_in_order
 
 
 @dataclass(frozen=True, slots=True)

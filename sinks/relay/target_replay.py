@@ -50,7 +50,7 @@ from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, 
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, signature, table_of, worded
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 
 _log = logging.getLogger(__name__)
 

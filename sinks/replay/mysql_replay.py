@@ -53,7 +53,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.ddl_mark import DdlMark, DdlState
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 
 _log = logging.getLogger(__name__)
 

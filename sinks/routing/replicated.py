@@ -7,7 +7,7 @@ takes out gets its new name at the target.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -17,17 +17,16 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, On, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, significant
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
-from pyspark_tidb_binlog.sinks.routing.event_rules import EventRules
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.routing.table_filter import EventRules, TableFilter
 
 
 class DdlFate(StrEnum):
-    """What becomes of a DDL before a target sees it."""
+    """The fate of a DDL before a target sees it."""
 
     APPLIED = "applied"
     FILTERED = "filtered"
-    """It is about nothing that is replicated."""
+    """The DDL is about nothing that is replicated."""
     LEFT_OUT = "left out"
     """A rule leaves it out: the target's table stays as it is, and rows are written in its form."""
     REFUSED = "refused"
@@ -70,10 +69,10 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """What it decides by, as ASCII: equal texts decide alike at one target, whose own databases are always the same."""
-        found = asdict(self)
-        del found["tables"]["own"]
-        return json.dumps(found, separators=(",", ":"), default=sorted)
+        """The settings that decide, as ASCII: equal texts decide alike at one target, whose own databases are always the same."""
+        settings = asdict(self)
+        del settings["tables"]["own"]
+        return json.dumps(settings, separators=(",", ":"), default=sorted)
 
     def keeps(self, table: TableAt | TableSnapshot) -> bool:
         """Whether rows of this table are replicated."""
@@ -81,21 +80,17 @@ class Selection:
 
     def never_kept(self, history: SchemaHistory) -> frozenset[int]:
         """Ids of the tables that are not replicated under any name that ``history`` knows."""
-        found = []
+        ids = []
         for table_id, track in history.tracks.items():
             known = [entry for entry in track.entries if isinstance(entry, TableSnapshot)]
             if known and not any(map(self.keeps, known)):
-                found.append(table_id)
-        return frozenset(found)
-
-    def ignored_rows(self, tables: Collection[TableAt]) -> frozenset[tuple[int, int]]:
-        """(table id, operation) of the row changes that rules leave out."""
-        return frozenset((t.table_id, int(op)) for t in tables for op in self.rules.ignored_rows(t.schema, t.name))
+                ids.append(table_id)
+        return frozenset(ids)
 
     def live(self, history: SchemaHistory, version: int) -> tuple[TableAt, ...]:
         """Every table that is replicated at ``version``."""
-        found = (history.table_at(table_id, version) for table_id in sorted(history.tracks))
-        return tuple(table for table in found if table is not None and self.keeps(table))
+        tables = (history.table_at(table_id, version) for table_id in sorted(history.tracks))
+        return tuple(table for table in tables if table is not None and self.keeps(table))
 
     def decide(
         self,
@@ -246,5 +241,5 @@ def _subject(job: Job, schema: str, before: Sequence[TableAt], after: Sequence[T
     if job.kind.on is On.DATABASE:
         return schema, ""
     wanted = job.table_info.id if job.table_info else job.table_id
-    found = next((t for t in (*after, *before) if t.table_id == wanted), None) or next(iter((*after, *before)), None)
-    return (found.schema, found.name) if found else (schema, job.table_name)
+    subject = next((t for t in (*after, *before) if t.table_id == wanted), None) or next(iter((*after, *before)), None)
+    return (subject.schema, subject.name) if subject else (schema, job.table_name)

@@ -4,7 +4,7 @@ Promises: a route names one table, or with an empty ``tbl-name`` every table of 
 names of the upstream become one name at the target: a start refuses settings that show such a case, ``shared`` finds all others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -95,8 +95,8 @@ class Routes:
 
     def target(self, schema: str, name: str) -> TargetName:
         """The name at the target of a table."""
-        found = next((to for d, t, to in self.tables if (d, t) == (schema.lower(), name.lower())), None)
-        return found or TargetName(self.database(schema), name)
+        routed = next((to for d, t, to in self.tables if (d, t) == (schema.lower(), name.lower())), None)
+        return routed or TargetName(self.database(schema), name)
 
     def moved(self, table: TableAt) -> TableAt:
         """``table`` under its name at the target."""
@@ -117,16 +117,12 @@ class Routes:
         to = self.target(name.schema, name.name)
         return f"nextval({quote_name(to.schema)}.{quote_name(to.name)})"
 
-    def all_moved(self, tables: Mapping[int, TableAt]) -> Mapping[int, TableAt]:
-        """The same for many."""
-        return {i: self.moved(table) for i, table in tables.items()} if self else tables
-
     def wrong(self, tables: Iterable[TableAt], history: SchemaHistory) -> str:
         """Why ``tables``, which have their names upstream, cannot be replicated by these routes, in words; empty if they can."""
-        found = list(tables)
-        lists = ((table, self.columns_of(table)) for table in found)
+        upstream = list(tables)
+        lists = ((table, self.columns_of(table)) for table in upstream)
         known = ((table, names, column_names(history, table)) for table, names in lists if names)
-        return self.shared(found) or next((why for table, names, ever in known if (why := why_not_narrowed(table, names, ever))), "")
+        return self.shared(upstream) or next((why for table, names, ever in known if (why := why_not_narrowed(table, names, ever))), "")
 
     def shared(self, tables: Iterable[TableAt]) -> str:
         """Two of ``tables``, which have their names upstream, that would be one table at the target, in words; empty if there are none."""

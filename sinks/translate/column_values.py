@@ -1,27 +1,34 @@
 """The type name, the text of a value, and the default of a missing column, as both formats need them.
 
-Promises: pure. Names, texts and values are those of a real Drainer (wire.md 2.4 and 2.5, rows.md 8). Where a real Drainer writes another value than
+Promises: pure, except for ``process_zone``. Names, texts and values are those of a real Drainer (wire.md 2.4 and 2.5, rows.md 8). Where a real Drainer writes another value than
 the row has, ours is the row's:
 
 * a missing FLOAT or DOUBLE with a default is the default (in a real Drainer's Kafka messages 0);
 * a missing ENUM that is NOT NULL, without a default, is the first member (there: number 0);
 * the default of a missing TIMESTAMP keeps its fraction (there it is cut off).
+
+A Drainer writes TIMESTAMP values in the time zone of its process (wire.md 2.4). A zone is picklable, so that executors on other machines use the
+driver's. Conversions are exact over daylight saving.
 """
 
 import datetime
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of
 from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
-from pyspark_tidb_binlog.schemas.codec.datum import Datum, take_datum
+from pyspark_tidb_binlog.schemas.codec.datum import NULL, Datum, take_datum
 from pyspark_tidb_binlog.schemas.codec.json_binary import float_text
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.reference_decoder import cell_of
 from pyspark_tidb_binlog.schemas.row_layout import CellType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone
 
 TEXTS = frozenset({CellKind.DECIMAL, CellKind.DATE, CellKind.DATETIME, CellKind.TIME, CellKind.JSON})
 """Kinds of columns whose values are written as text."""
@@ -81,7 +88,7 @@ def read(raw: bytes) -> Datum:
 
 
 def text_of(column: ColumnInfo, zone: datetime.tzinfo) -> Callable[[bytes], bytes]:
-    """How the datums of a column in ``TEXTS`` become text; those of a TIMESTAMP in ``zone``.
+    """Return the function that makes text of the datums of a column in ``TEXTS``; of a TIMESTAMP in ``zone``.
 
     A DECIMAL has the fraction digits with which it was stored, which are fewer than the column's after the column was widened.
     """
@@ -124,6 +131,42 @@ def missing_datum(column: ColumnInfo, at_row: TableInfo | None, zone: datetime.t
     return RawDefault(float_text(float(default)).encode(), float(default))
 
 
+class ColumnForm(ABC):
+    """The values of one column in a format."""
+
+    null: bytes
+    """A NULL."""
+
+    def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, encode: Callable[[bytes], bytes]) -> None:
+        """``at_row``: as in ``missing_datum``; ``encode``: how the datums of the column become values of the format, never called with NULL."""
+        self.id = column.id
+        self._column = column
+        self._at_row = at_row
+        self._zone = zone
+        self._encode = encode
+
+    def value(self, image: Mapping[int, bytes]) -> bytes:
+        """Return the column's value in an image, or the value of a missing column."""
+        raw = image.get(self.id)
+        if raw is None:
+            return self._missing
+        if raw == NULL:
+            return self.null
+        try:
+            return self._encode(raw)
+        except Corruption as error:
+            raise Corruption(f"column {self._column.name} (id {self.id}): {error}") from error
+
+    @cached_property
+    def _missing(self) -> bytes:
+        value = missing_datum(self._column, self._at_row, self._zone)
+        return self.null if value is None else self._default(value)
+
+    @abstractmethod
+    def _default(self, value: int | bytes | RawDefault) -> bytes:
+        """Return the value of the format for a default, which is not NULL."""
+
+
 def _number(column: ColumnInfo, default: str) -> int:
     try:
         return column.number_of(default)
@@ -153,3 +196,58 @@ def _zero(column: ColumnInfo) -> int | bytes:
             return b""
         case _:
             return 1 if column.tp == ColumnType.ENUM else 0
+
+
+# TIMESTAMP.
+
+_LOCALTIME = Path("/etc/localtime")
+_FORMAT_LENGTH = len("2020-01-01 00:00:00")
+
+
+def process_zone(localtime: Path = _LOCALTIME) -> datetime.tzinfo:
+    """The zone that ``TZ`` names, else the machine's. Where neither has a name, the offset of now."""
+    named = os.environ.get("TZ")
+    if named is None:
+        named = os.path.realpath(localtime).partition("/zoneinfo/")[2] or ("" if not localtime.exists() else None)
+    if named is not None:
+        if named.lstrip(":") in ("", "UTC", "Etc/UTC"):
+            return datetime.UTC
+        try:
+            return ZoneInfo(named.lstrip(":"))
+        except (ZoneInfoNotFoundError, ValueError):
+            pass
+    return datetime.datetime.now().astimezone().tzinfo or datetime.UTC
+
+
+def in_zone(text: str, zone: datetime.tzinfo) -> str:
+    """``YYYY-MM-DD hh:mm:ss[.f]`` in UTC as the same moment in ``zone``; a text that is no moment (a zero date) does not change."""
+    if zone is datetime.UTC:
+        return text
+    try:
+        moment = datetime.datetime.strptime(text[:_FORMAT_LENGTH], "%Y-%m-%d %H:%M:%S").replace(tzinfo=datetime.UTC)
+        return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S") + text[_FORMAT_LENGTH:]
+    except (ValueError, OverflowError):
+        return text
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """Reads TIMESTAMP values of a file back, and counts the doubtful ones."""
+
+    zone: datetime.tzinfo
+    """The zone of the process that wrote the file."""
+    doubtful_times: dict[str, int] = field(default_factory=dict)
+    """Number of values, by table, in the hour that comes twice when summer time ends: the file does not say which of the two hours is meant."""
+
+    def in_utc(self, text: str, table: str) -> str:
+        """``text`` in the file's zone as the same moment in UTC, the earlier of two; a text that is no moment (a zero date) does not change."""
+        if self.zone is datetime.UTC:
+            return text
+        try:
+            local = datetime.datetime.strptime(text[:_FORMAT_LENGTH], "%Y-%m-%d %H:%M:%S").replace(tzinfo=self.zone)
+            first, second = (local.replace(fold=fold).astimezone(datetime.UTC) for fold in (0, 1))
+        except (ValueError, OverflowError):
+            return text
+        if first < second:
+            self.doubtful_times[table] = self.doubtful_times.get(table, 0) + 1
+        return first.strftime("%Y-%m-%d %H:%M:%S") + text[_FORMAT_LENGTH:]

@@ -57,16 +57,16 @@ class Savepoint:
         Raises:
             ValueError: it is not TOML, or a value has another type.
         """
-        found = tomllib.loads(text)
-        values = found.get("commitTS", 0), found.get("schema-version", 0), found.get("consistent", False)
+        keys = tomllib.loads(text)
+        values = keys.get("commitTS", 0), keys.get("schema-version", 0), keys.get("consistent", False)
         if [type(v) for v in values] != [int, int, bool]:
             raise ValueError(f"commitTS, schema-version and consistent are {values}")
         return cls(*values)
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """Where a sink stands."""
+class LocalProgress:
+    """The progress of a sink, as it is recorded."""
 
     commit_ts: int
     schema_version: int
@@ -89,13 +89,13 @@ class LocalRecord:
         self._cluster_id = cluster_id
         self._lock = -1
         self._named: tuple[int, ...] = ()
-        """commit_ts of the savepoints that ``STAND`` names: the one there, and the one about to replace it."""
+        """commit_ts of the savepoints that ``STAND`` names: the present one, and the one about to replace it."""
         self._saved_at = 0.0
         self._behind: Savepoint | None = None
         """The newest savepoint, if it is not written yet."""
         self.target = ""
         """The identity of the target; available after ``open``."""
-        self.stand: Stand | None = None
+        self.progress: LocalProgress | None = None
         """None: nothing is recorded."""
 
     def open(self) -> None:
@@ -108,35 +108,39 @@ class LocalRecord:
         with self._written():
             self._directory.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = locked(self._directory)
-        savepoint, found = self._savepoint(), self._found()
-        if found:
-            self.target = str(found["target"])
-            if found["cluster_id"] not in (0, self._cluster_id) and self._cluster_id:
+        savepoint, recorded = self._savepoint(), self._recorded()
+        if recorded:
+            self.target = str(recorded["target"])
+            if recorded["cluster_id"] not in (0, self._cluster_id) and self._cluster_id:
                 raise ApplyError(
-                    f"{self._directory / STAND} is the record of cluster {found['cluster_id']}, but this is cluster {self._cluster_id}. Each cluster needs "
+                    f"{self._directory / STAND} is the record of cluster {recorded['cluster_id']}, but this is cluster {self._cluster_id}. Each cluster needs "
                     "a directory of its own"
                 )
-            if savepoint is None or savepoint.commit_ts in found["savepoints"]:
-                early = frozenset(found["early"])
-                self.stand = Stand(
-                    found["commit_ts"], found["schema_version"], early, found["place"], since_ts=found.get("since_ts", found["commit_ts"])
+            if savepoint is None or savepoint.commit_ts in recorded["savepoints"]:
+                early = frozenset(recorded["early"])
+                self.progress = LocalProgress(
+                    recorded["commit_ts"],
+                    recorded["schema_version"],
+                    early,
+                    recorded["place"],
+                    since_ts=recorded.get("since_ts", recorded["commit_ts"]),
                 )
         self._named = (savepoint.commit_ts,) if savepoint is not None else ()
         self.target = self.target or str(uuid.uuid4())
-        if self.stand is None and savepoint is not None and savepoint.commit_ts:
-            self.stand = Stand(savepoint.commit_ts, savepoint.schema_version, frozenset(), None, ours=False)
+        if self.progress is None and savepoint is not None and savepoint.commit_ts:
+            self.progress = LocalProgress(savepoint.commit_ts, savepoint.schema_version, frozenset(), None, ours=False)
 
-    def save(self, stand: Stand) -> None:
-        """Record ``stand``; durable when it returns. The savepoint follows, at most every ``SAVE_SECONDS`` and at ``close``.
+    def save(self, progress: LocalProgress) -> None:
+        """Record ``progress``; durable when it returns. The savepoint follows, at most every ``SAVE_SECONDS`` and at ``close``.
 
         Raises:
-            ApplyError: it cannot be written; what was recorded before counts, or ``stand``.
+            ApplyError: it cannot be written; what was recorded before counts, or ``progress``.
         """
-        self._behind = Savepoint(stand.commit_ts, stand.schema_version, True)
+        self._behind = Savepoint(progress.commit_ts, progress.schema_version, True)
         due = time.monotonic() - self._saved_at >= SAVE_SECONDS or not self._named
         with self._written():
-            self._write_stand(stand, due=due)
-            self.stand = stand
+            self._write_progress(progress, due=due)
+            self.progress = progress
             if due:
                 self._write_savepoint()
 
@@ -145,8 +149,8 @@ class LocalRecord:
         if self._lock < 0:
             return
         try:
-            if self._behind is not None and self.stand is not None:
-                self._write_stand(self.stand, due=True)
+            if self._behind is not None and self.progress is not None:
+                self._write_progress(self.progress, due=True)
                 self._write_savepoint()
         except OSError as error:
             _log.warning(
@@ -164,17 +168,17 @@ class LocalRecord:
     def _written(self) -> contextlib.AbstractContextManager[None]:
         return written_in("the record of the stream", self._directory, "data-dir")
 
-    def _write_stand(self, stand: Stand, *, due: bool) -> None:
-        named = (*self._named[-1:], stand.commit_ts) if due else self._named
+    def _write_progress(self, progress: LocalProgress, *, due: bool) -> None:
+        named = (*self._named[-1:], progress.commit_ts) if due else self._named
         value = {
             "layout": _LAYOUT,
             "target": self.target,
             "cluster_id": self._cluster_id,
-            "commit_ts": stand.commit_ts,
-            "schema_version": stand.schema_version,
-            "early": sorted(stand.early),
-            "since_ts": stand.since_ts,
-            "place": dict(stand.place) if stand.place is not None else None,
+            "commit_ts": progress.commit_ts,
+            "schema_version": progress.schema_version,
+            "early": sorted(progress.early),
+            "since_ts": progress.since_ts,
+            "place": dict(progress.place) if progress.place is not None else None,
             "savepoints": named,
         }
         replace_file(self._directory / STAND, json.dumps(value, separators=(",", ":")))
@@ -195,17 +199,19 @@ class LocalRecord:
         except ValueError as error:
             raise ApplyError(f"{path} is not a Drainer's savepoint: {error}. Restore it, or begin in an empty directory") from error
 
-    def _found(self) -> dict[str, Any]:
+    def _recorded(self) -> dict[str, Any]:
         path = self._directory / STAND
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
+            recorded: dict[str, Any] = json.loads(path.read_text())
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ApplyError(f"{path} cannot be read: {error}. Remove it to continue from {SAVEPOINT} beside it") from error
-        if found.get("layout") != _LAYOUT:
-            raise ApplyError(f"{path} has layout {found.get('layout')}, but this release writes {_LAYOUT}. Use the release that wrote it")
-        return found
+        if recorded.get("layout") != _LAYOUT:
+            raise ApplyError(
+                f"{path} has layout {recorded.get('layout')}, but this release writes {_LAYOUT}. Use the release that wrote it"
+            )
+        return recorded
 
 
 def locked(directory: Path) -> int:

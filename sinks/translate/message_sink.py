@@ -26,9 +26,8 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, Rows
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
-from pyspark_tidb_binlog.sinks.translate.in_order import messages_in_order
-from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalRecord, Stand, TargetPlace
-from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation
+from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalProgress, LocalRecord, TargetPlace
+from pyspark_tidb_binlog.sinks.translate.translation import Message, Translation, messages_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +35,20 @@ class LastBinlog:
     """The last binlog that an outlet holds, whoever put it there."""
 
     where: str
-    """What the outlet is called."""
+    """The outlet's name."""
     commit_ts: int
     """0: it is not there any more."""
 
 
 class Outlet(Protocol):
-    """Where messages go. One thread at a time."""
+    """A place for messages. One thread at a time."""
 
-    def open(self, stand: Stand | None, commit_ts: int) -> None:
-        """Get ready to continue after ``commit_ts``: the first ``put`` removes what is there beyond ``stand``, or what is there is not written again.
+    def open(self, progress: LocalProgress | None, commit_ts: int) -> None:
+        """Get ready to continue after ``commit_ts``: the first ``put`` removes what is there beyond ``progress``, or what is there is not written again.
 
         Raises:
             LeaseHeld: another process writes there.
-            ApplyError: what is there does not fit the record; with ``stand`` None, anything is there beyond ``commit_ts``.
+            ApplyError: what is there does not fit the record; with ``progress`` None, anything is there beyond ``commit_ts``.
         """
 
     def put(self, messages: Iterable[Message]) -> int:
@@ -72,10 +71,10 @@ class Outlet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MessageSettings:
-    """What both sinks are told."""
+    """The settings of both sinks."""
 
     record_dir: Path
-    """Where the progress is recorded: the Drainer's ``data-dir``."""
+    """The directory of the record: the Drainer's ``data-dir``."""
     cluster_id: int
     sync_ddl: bool = True
     """False: DDLs are not put, as with a real Drainer."""
@@ -100,41 +99,41 @@ class MessageSink(Sink):
     def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
         """Lock the record, load it, and bring the outlet to where it says (``Sink.open``)."""
         self._record.open()
-        found = self._record.stand
-        self._commit_ts = begin(self._record.target, found.commit_ts if found else None)
-        if found is not None and found.commit_ts != self._commit_ts:
-            raise ApplyError(f"the stream would begin at {self._commit_ts}, but {self._settings.record_dir} records {found.commit_ts}")
-        applied = AppliedJobs(found.schema_version, found.early, since=found.since_ts) if found else AppliedJobs(0)
-        if found is None or not found.ours:
+        recorded = self._record.progress
+        self._commit_ts = begin(self._record.target, recorded.commit_ts if recorded else None)
+        if recorded is not None and recorded.commit_ts != self._commit_ts:
+            raise ApplyError(f"the stream would begin at {self._commit_ts}, but {self._settings.record_dir} records {recorded.commit_ts}")
+        applied = AppliedJobs(recorded.schema_version, recorded.early, since=recorded.since_ts) if recorded else AppliedJobs(0)
+        if recorded is None or not recorded.ours:
             # A row has the version of a job only after the job's binlog has committed, so a Drainer's version is never ahead of its DDLs; but it has
             # none before the first binlog, and the jobs' FinishedTS misses one whose binlog committed just before.
             applied = AppliedJobs(max(applied.version, history().version_at(self._commit_ts)), since=self._commit_ts)
-        self._outlet.open(found, self._commit_ts)
-        if found is None and self._settings.from_now:
+        self._outlet.open(recorded, self._commit_ts)
+        if recorded is None and self._settings.from_now:
             self._require_empty()
         self._save(self._commit_ts, applied)
-        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=found is not None), applied, {})
+        return Opened(TargetProgress(self._commit_ts, True, applied.version, None, known=recorded is not None), applied, {})
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Translate and write from the driver (``Sink.apply``)."""
         with clock.timed(Stage.PLAN):
-            messages = list(self._translation(step).messages(rows)) if rows.num_rows else []
+            messages = list(Translation.of(step, self._format).messages(rows)) if rows.num_rows else []
         with clock.timed(Stage.APPLY, "write"):
             return self._write(step, messages)
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The executors translate, the driver writes in order (``Sink.apply_parts``)."""
         with clock.timed(Stage.APPLY, "write"):
-            return self._write(step, messages_in_order(events, step, self._translation(step), skipped_ts))
+            return self._write(step, messages_in_order(events, step, Translation.of(step, self._format), skipped_ts))
 
     def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
         """The DDL's message (``Sink.apply_ddl``)."""
-        stand = self._held()
-        if step.job not in AppliedJobs(stand.schema_version, stand.early, behind=step.before.behind):
-            if step.commit_ts < stand.commit_ts:
-                raise ApplyError(f"cannot write DDL job {step.job.id} at {step.commit_ts}: the target is already at {stand.commit_ts}")
+        progress = self._held()
+        if step.job not in AppliedJobs(progress.schema_version, progress.early, behind=step.before.behind):
+            if step.commit_ts < progress.commit_ts:
+                raise ApplyError(f"cannot write DDL job {step.job.id} at {step.commit_ts}: the target is already at {progress.commit_ts}")
             self._put(self._ddl(step, history), step.commit_ts, step.applied)
-        self._commit_ts = max(step.commit_ts, stand.commit_ts)
+        self._commit_ts = max(step.commit_ts, progress.commit_ts)
         return DdlResult(fate="handed on")
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
@@ -183,9 +182,6 @@ class MessageSink(Sink):
             "the gap, set initial-commit-ts to where to begin. For another stream, name an empty target"
         )
 
-    def _translation(self, step: RowsStep) -> Translation:
-        return Translation.of(step, self._format)
-
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         name = name_of(step.job, history)
         settings = self._settings
@@ -194,11 +190,11 @@ class MessageSink(Sink):
             yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.restored), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:
-        stand = self._held()
-        if stand.commit_ts not in (step.after_ts, step.upto_ts):
-            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target is at {stand.commit_ts}")
+        progress = self._held()
+        if progress.commit_ts not in (step.after_ts, step.upto_ts):
+            raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the target is at {progress.commit_ts}")
         done = 0
-        if stand.commit_ts == step.after_ts < step.upto_ts:
+        if progress.commit_ts == step.after_ts < step.upto_ts:
             done = self._put(messages, step.upto_ts, step.applied)
         self._commit_ts = step.upto_ts
         return Written(done)
@@ -218,11 +214,11 @@ class MessageSink(Sink):
         return done
 
     def _save(self, commit_ts: int, applied: AppliedJobs) -> None:
-        self._record.save(Stand(commit_ts, applied.version, applied.early, self._outlet.place, since_ts=applied.since))
+        self._record.save(LocalProgress(commit_ts, applied.version, applied.early, self._outlet.place, since_ts=applied.since))
 
-    def _held(self) -> Stand:
+    def _held(self) -> LocalProgress:
         if self.lost is not None:
             raise self.lost
-        if self._failed is not None or self._record.stand is None:
+        if self._failed is not None or self._record.progress is None:
             raise ApplyError(f"this sink has failed, and must be opened again: {self._failed}")
-        return self._record.stand
+        return self._record.progress

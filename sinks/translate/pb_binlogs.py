@@ -9,7 +9,6 @@ Promises: pure; byte for byte what a real Drainer writes, except for the values 
 
 import datetime
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TypeAlias
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
@@ -34,15 +33,13 @@ from pyspark_tidb_binlog.schemas.wire import BYTES, key
 from pyspark_tidb_binlog.sinks.translate.binlog_format import (
     BinlogFormat,
     DdlName,
-    TableKey,
     TableRows,
     TableRun,
     creates_database,
     int_field,
     text_field,
 )
-from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, RawDefault, missing_datum, mysql_type, read, text_of
-from pyspark_tidb_binlog.sinks.translate.raw_datums import Datums
+from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, ColumnForm, RawDefault, mysql_type, read, text_of
 
 Encode: TypeAlias = Callable[[bytes], bytes]
 """A datum of a row as the datum of the format."""
@@ -55,20 +52,11 @@ _ROW, _EVENT = key(4, BYTES), key(1, BYTES)
 class PbBinlogs(BinlogFormat):
     """The format of the file sink."""
 
-    def __init__(self, zone: datetime.tzinfo = datetime.UTC) -> None:
-        """``zone``: that of TIMESTAMP values."""
-        self._zone = zone
-        self._tables: dict[TableKey, PbTable] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Without the compiled tables."""
-        return PbBinlogs, (self._zone,)
-
     def transaction(self, commit_ts: int, runs: Sequence[TableRun]) -> bytes:
         """The message of a transaction, with an event per row change."""
         events: list[bytes] = []
         for run in runs:
-            table = self._table(run)
+            table: PbTable = self._table(run)
             for op, row in run.changes:
                 event = table.event(op, row)
                 events += (_EVENT, encode_uvarint(len(event)), event)
@@ -80,11 +68,8 @@ class PbBinlogs(BinlogFormat):
             query = f"{query};" if creates_database(query) else f"use {quote_name(name.schema)}; {query};"
         return int_field(1, pb.DDL) + int_field(2, commit_ts) + text_field(4, query.encode(errors="surrogateescape"))
 
-    def _table(self, run: TableRun) -> "PbTable":
-        where = TableKey.of(run)
-        if where not in self._tables:
-            self._tables[where] = PbTable(run, self._zone)
-        return self._tables[where]
+    def _compiled(self, run: TableRun) -> "PbTable":
+        return PbTable(run, self._zone)
 
 
 class PbTable:
@@ -118,29 +103,15 @@ class PbTable:
         return b"".join(parts)
 
 
-class PbColumn:
-    """The values of one column."""
+class PbColumn(ColumnForm):
+    """The values of one column, as datums."""
+
+    null = NULL
 
     def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo) -> None:
-        self.id = column.id
-        self._column = column
-        self._at_row = at_row
-        self._zone = zone
-        self._encode = encoding_of(column, zone)
+        super().__init__(column, at_row, zone, encoding_of(column, zone))
         named = text_field(1, column.name.encode()) + text_field(2, bytes((column.tp,)))
         self._head = named + text_field(3, mysql_type(column).encode()) + _VALUE
-
-    def value(self, image: Datums) -> bytes:
-        """The column's datum in an image, or its datum for a missing value."""
-        raw = image.get(self.id)
-        if raw is None:
-            return self._missing
-        if raw == NULL:
-            return raw
-        try:
-            return self._encode(raw)
-        except Corruption as error:
-            raise Corruption(f"column {self._column.name} (id {self.id}): {error}") from error
 
     def whole(self, value: bytes) -> bytes:
         """The column of an insert or delete."""
@@ -150,14 +121,9 @@ class PbColumn:
         """The column of an update."""
         return b"".join((self._head, encode_uvarint(len(old)), old, _CHANGED, encode_uvarint(len(new)), new))
 
-    @cached_property
-    def _missing(self) -> bytes:
-        column = self._column
-        value = missing_datum(column, self._at_row, self._zone)
-        kind = kind_of(column)
+    def _default(self, value: int | bytes | RawDefault) -> bytes:
+        column, kind = self._column, kind_of(self._column)
         match value:
-            case None:
-                return NULL
             case RawDefault(text, number):
                 return encode_bytes(text) if number is None or kind in TEXTS else encode_float(number)
             case bytes():
@@ -169,7 +135,7 @@ class PbColumn:
 
 
 def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
-    """How the datums of a column become those of the format; never called with NULL."""
+    """Return the function that makes the format's datums of a column's; never called with NULL."""
     kind = kind_of(column)
     if kind in TEXTS:
         text = text_of(column, zone)

@@ -11,20 +11,18 @@ Promises: pure; byte for byte what a real Drainer sends, except for the values t
 import datetime
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.codec.datum import NULL, as_bytes, as_float, as_integer
+from pyspark_tidb_binlog.schemas.codec.datum import as_bytes, as_float, as_integer
 from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, round_to_float32, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.schemas.wire import BYTES, key
-from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableKey, TableRows, TableRun, int_field, text_field
-from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, RawDefault, missing_datum, mysql_type, read, text_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, Datums, DdlName, TableRows, TableRun, int_field, text_field
+from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, ColumnForm, RawDefault, mysql_type, read, text_of
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import Encode, bit_bytes, known_number
-from pyspark_tidb_binlog.sinks.translate.raw_datums import Datums
 
 _MUTATIONS = {Op.INSERT: slave.Insert, Op.UPDATE: slave.Update, Op.DELETE: slave.Delete}
 _COLUMN, _MUTATION = key(1, BYTES), key(4, BYTES)
@@ -69,18 +67,10 @@ OF_NULL = _column(int_field(1, 1))
 class SecondaryBinlogs(BinlogFormat):
     """The format of the Kafka sink and the relay log."""
 
-    def __init__(self, zone: datetime.tzinfo = datetime.UTC) -> None:
-        """``zone``: that of TIMESTAMP values."""
-        self._zone = zone
-        self._tables: dict[TableKey, SecondaryTable] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Without the compiled tables."""
-        return SecondaryBinlogs, (self._zone,)
-
     def transaction(self, commit_ts: int, runs: Sequence[TableRun]) -> bytes:
         """The message of a transaction, with a table per run."""
-        tables = [text_field(1, self._table(run).content(run.changes)) for run in runs]
+        compiled: Iterator[SecondaryTable] = map(self._table, runs)
+        tables = [text_field(1, table.content(run.changes)) for table, run in zip(compiled, runs, strict=True)]
         return int_field(1, slave.DML) + int_field(2, commit_ts) + text_field(3, b"".join(tables))
 
     def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
@@ -89,11 +79,8 @@ class SecondaryBinlogs(BinlogFormat):
         data = named + text_field(3, query.encode(errors="surrogateescape"))
         return int_field(1, slave.DDL) + int_field(2, commit_ts) + text_field(4, data)
 
-    def _table(self, run: TableRun) -> "SecondaryTable":
-        where = TableKey.of(run)
-        if where not in self._tables:
-            self._tables[where] = SecondaryTable(run, self._zone)
-        return self._tables[where]
+    def _compiled(self, run: TableRun) -> "SecondaryTable":
+        return SecondaryTable(run, self._zone)
 
 
 class SecondaryTable:
@@ -130,38 +117,21 @@ class SecondaryTable:
             raise self._rows.damaged(op, row, error) from error
 
 
-class SecondaryColumn:
-    """The values of one column."""
+class SecondaryColumn(ColumnForm):
+    """The values of one column, as columns of a row."""
+
+    null = OF_NULL
 
     def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, *, written: bool) -> None:
-        self._column = column
-        self._at_row = at_row
-        self._zone = zone
+        super().__init__(column, at_row, zone, encoding_of(column, zone))
         self._written = written
-        self._encode = encoding_of(column, zone)
-
-    def value(self, image: Datums) -> bytes:
-        """The column's value in an image, or its value if it is missing."""
-        raw = image.get(self._column.id)
-        if raw is None:
-            return self._missing
-        if raw == NULL:
-            return OF_NULL
-        try:
-            return self._encode(raw)
-        except Corruption as error:
-            raise Corruption(f"column {self._column.name} (id {self._column.id}): {error}") from error
 
     def updated(self, image: Datums) -> bytes:
-        """Its value in an image of an update."""
+        """Return the column's value in an image of an update."""
         return self.value(image) if self._written else OF_NULL
 
-    @cached_property
-    def _missing(self) -> bytes:
+    def _default(self, value: int | bytes | RawDefault) -> bytes:
         column = self._column
-        value = missing_datum(column, self._at_row, self._zone)
-        if value is None:
-            return OF_NULL
         if isinstance(value, int):
             return _of_number(column, value)
         return _of_default(column, value) if isinstance(value, RawDefault) else of_bytes(value) if _is_raw(column) else of_text(value)
@@ -197,7 +167,7 @@ def _of_default(column: ColumnInfo, default: RawDefault) -> bytes:
 
 
 def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
-    """How the datums of a column become columns of a row; never called with NULL."""
+    """Return the function that makes columns of a row of a column's datums; never called with NULL."""
     kind = kind_of(column)
     put: Callable[[bytes], bytes] = of_bytes if _is_raw(column) else of_text
     if kind in TEXTS:
@@ -225,14 +195,14 @@ def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
 
 def column_content(column: ColumnInfo) -> bytes:
     """A column's ``ColumnInfo``."""
-    found = slave.ColumnInfo(
+    info = slave.ColumnInfo(
         name=column.name,
         mysql_type=mysql_type(column),
         is_primary_key=column.flag & ColumnFlag.PRI_KEY != 0,
         flen=_int32(column.flen),
         decimal=_int32(column.decimal),
     )
-    return found.SerializeToString()
+    return info.SerializeToString()
 
 
 def _int32(value: int) -> int:

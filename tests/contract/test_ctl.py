@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.translate.local_record import LocalRecord, Stand
+from pyspark_tidb_binlog.sinks.translate.local_record import LocalProgress, LocalRecord
 from tests.support.certificates import table_of
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually
@@ -205,7 +205,7 @@ def test_no_savepoint_is_written_beside_a_drainer_that_writes_there(where: list[
     directory = tmp_path / "data"
     record = LocalRecord(directory, 7)
     record.open()
-    record.save(Stand(5, 1, frozenset(), None))
+    record.save(LocalProgress(5, 1, frozenset(), None))
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     with pytest.raises(ConfigError, match=f"another Drainer records its progress in {directory}.*Stop that Drainer first"):
         main(["generate_meta", "-data-dir", str(directory), *where])

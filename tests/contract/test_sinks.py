@@ -26,11 +26,10 @@ from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
 from pyspark_tidb_binlog.sinks.engine.fold import fold
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
-from pyspark_tidb_binlog.sinks.engine.history_wait import WaitedFor, complete_history
+from pyspark_tidb_binlog.sinks.engine.history_wait import HistoryWait
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 from tests.support.ddl_jobs import INT, column, database, job, partitions, table
 from tests.support.eventually import eventually
@@ -327,7 +327,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
         upstream.ddl.create_table("d", Table("t", tuple(Column(n, "int") for n in "abc"), ("a",), unique=(("b",),)))
         table_id, feed = upstream.store.table("d.t").id, HistoryFeed(service.url, pause=lambda _: None)
         feed.timeout = feed.lag = 0.0
-        ddl, state, waited = upstream.ddl.start("d.t", *changes), WaitedFor(), []
+        ddl, wait, waited = upstream.ddl.start("d.t", *changes), HistoryWait(feed, lambda table: True), []
         for number in itertools.count():
             version = ddl.advance()
             if others and not ddl.done:
@@ -341,7 +341,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
             if not ddl.done:
                 feed.pause = pause if number >= public else lambda _: None
             rows = [TableActivity(table_id, version, 1, 1, 1)]
-            complete_history(feed, (), rows, state, lambda table: True)
+            wait.ready((), rows)
             if ddl.done:
                 break
         assert waited[:1] == ([] if public == 99 else [public])
@@ -416,33 +416,33 @@ def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) 
 
 
 def test_jobs_without_binlogs_are_looked_for_now_and_then_and_nobody_waits_for_them(status: Status) -> None:
-    status.jobs, waited = many(3), WaitedFor()
-    feed = HistoryFeed(status.url)
+    status.jobs, feed = many(3), HistoryFeed(status.url)
+    wait = HistoryWait(feed, lambda table: True)
     feed.snapshot()
     status.jobs = many(4)
-    complete_history(feed, (), (), waited, lambda table: True, tso(100_000))
-    assert 4 in feed.snapshot().jobs and waited.known_ts == tso(100_000)
+    wait.ready((), (), tso(100_000))
+    assert 4 in feed.snapshot().jobs and wait.known_ts == tso(100_000)
     status.jobs = many(5)
-    complete_history(feed, (), (), waited, lambda table: True, tso(129_000))
+    wait.ready((), (), tso(129_000))
     assert 5 not in feed.snapshot().jobs, "not for each batch"
     status.broken = True
-    complete_history(feed, (), (), waited, lambda table: True, tso(131_000))
-    assert waited.known_ts == tso(100_000), "what ended since is not known"
+    wait.ready((), (), tso(131_000))
+    assert wait.known_ts == tso(100_000), "what ended since is not known"
     status.broken = False
-    complete_history(feed, (), (), waited, lambda table: True, tso(190_000))
-    assert 5 in feed.snapshot().jobs and waited.known_ts == tso(190_000)
+    wait.ready((), (), tso(190_000))
+    assert 5 in feed.snapshot().jobs and wait.known_ts == tso(190_000)
 
 
 def test_a_lost_job_that_many_younger_ones_overtook_is_found(status: Status) -> None:
-    status.jobs, waited = many(300), WaitedFor()
-    feed = HistoryFeed(status.url)
+    status.jobs, feed = many(300), HistoryFeed(status.url)
+    wait = HistoryWait(feed, lambda table: True)
     feed.snapshot()
     for second, newest in ((100, 600), (140, 900), (180, 1000)):
         status.jobs = [one for one in many(newest) if one["id"] != 310]
-        complete_history(feed, (), (), waited, lambda table: True, tso(second * 1000))
+        wait.ready((), (), tso(second * 1000))
     status.jobs, status.requests = many(1001), []
     assert 310 not in feed.refresh().jobs and len(status.requests) <= 2, "an ordinary refresh goes no further"
-    complete_history(feed, (), (), waited, lambda table: True, tso(220_000))
+    wait.ready((), (), tso(220_000))
     assert 310 in feed.snapshot().jobs and len(status.requests) <= 6
     status.jobs, status.requests = many(20_000), []
     feed.wait_for_job(20_000)
@@ -472,7 +472,7 @@ def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_lef
         feed.timeout = feed.lag = 0.0
         feed.refresh()
         rows = [TableActivity(upstream.store.table("d.t").id, versions[-1], 1, 1, 1)]
-        complete_history(feed, (), rows, WaitedFor(), lambda table: False)
+        HistoryWait(feed, lambda table: False).ready((), rows)
         assert not waited
     finally:
         service.stop()

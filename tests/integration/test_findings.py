@@ -14,11 +14,11 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.checked import CLOSER_ROWS, checked
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.attempts import run_transaction
-from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, plan_rows, table, text
 from tests.support.target_rows import refusing
 
 pytestmark = pytest.mark.mysql

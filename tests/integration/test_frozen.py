@@ -24,7 +24,6 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch import Controls
-from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
@@ -35,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
@@ -44,6 +43,7 @@ from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, inde
 from tests.support.ddl_target import losses
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import held
+from tests.support.plan_samples import plan_rows
 from tests.support.recorded import begun
 
 pytestmark = pytest.mark.mysql
@@ -535,10 +535,10 @@ def batch(
         }
         for ts, version, info, row in rows
     ]
-    counts = BatchCounts()
+    applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls, counts)
-    return list(counts.findings)
+    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls)
+    return applier.clock.counts.findings
 
 
 def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(

@@ -20,11 +20,10 @@ from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of
 from pyspark_tidb_binlog.conf.model import KafkaConfig
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Stopped
-from pyspark_tidb_binlog.sinks.kafka import confluent_topic, topic_settings
+from pyspark_tidb_binlog.sinks.kafka import confluent_topic, kafka_sink
 from pyspark_tidb_binlog.sinks.kafka.confluent_topic import ConfluentTopic
-from pyspark_tidb_binlog.sinks.kafka.kafka_sink import Topic, TopicEnd
-from pyspark_tidb_binlog.sinks.kafka.topic_settings import LARGEST, RUN_BYTES, BrokerSettings
-from pyspark_tidb_binlog.sinks.translate.local_record import Stand
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import LARGEST, RUN_BYTES, BrokerSettings, Topic, TopicEnd
+from pyspark_tidb_binlog.sinks.translate.local_record import LocalProgress
 from tests.support.arena import Arena, Cut, counted, numbered
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
@@ -227,8 +226,8 @@ def test_a_wait_ends_when_the_stream_is_stopped_or_time_is_up(opened: Callable[.
 def test_a_topic_that_does_not_exist(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers make it where they do so; where they do not, the error says what to do."""
     assert opened().end() == 0
-    monkeypatch.setattr(topic_settings, "_UNKNOWN_SECONDS", 0.0)
-    asking = topic_settings.consumer_options
+    monkeypatch.setattr(kafka_sink, "_UNKNOWN_SECONDS", 0.0)
+    asking = kafka_sink.consumer_options
     monkeypatch.setattr(confluent_topic, "consumer_options", lambda settings: asking(settings) | {"allow.auto.create.topics": False})
     absent = opened()
     absent._settings = dataclasses.replace(absent._settings, topic="nowhere")
@@ -244,7 +243,7 @@ def test_a_topic_that_was_made_again(name: str, opened: Callable[..., Topic], ad
     with pytest.raises(ApplyError, match=r"offset 0 instead of 3"):
         topic.send([b"d"])
     with pytest.raises(ApplyError, match="the topic ends at offset [01], but 3 messages are recorded as sent"):
-        TopicEnd(opened()).open(Stand(1, 0, frozenset(), {"offset": 3}), 1)
+        TopicEnd(opened()).open(LocalProgress(1, 0, frozenset(), {"offset": 3}), 1)
 
 
 def test_an_answer_that_is_lost_sends_nothing_twice(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:

@@ -23,9 +23,8 @@ from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
@@ -34,7 +33,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.target_rows import run_sql

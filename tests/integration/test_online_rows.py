@@ -27,9 +27,10 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.plan import Phase, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import Phase, PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.fakes.written import Written
+from tests.support.plan_samples import plan_rows
 
 pytestmark = pytest.mark.mysql
 

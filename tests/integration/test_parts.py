@@ -18,8 +18,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink

@@ -31,13 +31,13 @@ from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.attempts import run_checked
 from tests.support.golden_case import GOLDEN
-from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, plan_rows, table, text
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.golden_case import GOLDEN, compared
 from tests.support.golden_messages import from_drainer
 from tests.support.target_rows import run_sql

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, DdlRefuse
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.drainer_process import ROOT
 from tests.support.golden_case import GOLDEN, compared
 from tests.support.golden_messages import from_drainer

@@ -22,8 +22,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.blocks import BlockKind, pack
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements

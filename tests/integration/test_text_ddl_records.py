@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.text_ddl import plain_text
 from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.integration.test_lost_commits import Pair, inserts_into, pair
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.target_rows import refusing

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
 from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.plan_samples import VERSION

@@ -86,7 +86,7 @@ class LakeScene:
                     sink.apply_ddl(decided(step, history, self._selection), history, {})
                 else:
                     part = rows_between(here, step.after_ts, step.upto_ts)
-                    sink.apply(part, routed(chosen(step, self._selection), self._selection), StageClock())
+                    sink.apply(part, routed(chosen(step, self._selection), self._selection.routes), StageClock())
                 self._applied = step.applied
 
     def follow(self, sink: LakeSink, *ends: int) -> None:

@@ -1,7 +1,7 @@
 """Tables and row events made from plain values, for the tests of planning."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     PartitionDef,
     TableInfo,
 )
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
 
 TABLE_ID = 77
 VERSION = SchemaVersion(40)
@@ -99,3 +101,16 @@ class Events:
         event = {"commit_ts": self._ts, "seq": self._seq, "op": int(op), "table_id": TABLE_ID, "schema_version": VERSION, "row": row}
         self._rows.append(event)
         return self
+
+
+def plan_rows(
+    events: pa.Table,
+    tables: Mapping[int, TableAt],
+    limits: PlanLimits,
+    keys: pa.BinaryArray | None = None,
+    *,
+    flavour: Flavour = Flavour.MARIADB,
+    gapped: Collection[int] = (),
+) -> Plan:
+    """All statements for ``events``; the arguments are those of ``SpanPlan``."""
+    return planned(SpanPlan(events, tables, limits, keys, flavour=flavour, gapped=gapped))

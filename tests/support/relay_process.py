@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack, process_zone
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, made
 

@@ -32,9 +32,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.blocks import unpack
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql import lease

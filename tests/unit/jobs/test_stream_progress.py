@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchCounts, BatchReport, DdlNote, Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote, Stage, StageClock, Written
 
 TS = tso(1_790_000_000_000)
 REPORT = {"held_by": "p2", "resolved_ts": TS, "promises": {"p1": TS + 5, "p2": TS - 9}, "states": {"p1": "online"}}
@@ -114,10 +114,11 @@ def test_the_steps_of_the_start_and_the_rows_of_a_batch_are_named(scene: Scene) 
     ):
         scene.query.status = {"message": message}
         assert at_work() == words
-    scene.clock.restart(counts := BatchCounts())
+    scene.clock.restart()
+    counts = scene.clock.counts
     scene.clock.stage = Stage.READ
     assert at_work() == "binlogs are read"
-    counts.begin(18, 279_016, 0, ())
+    counts.transactions, counts.row_events = 18, 279_016
     scene.clock.stage = Stage.APPLY
     counts.add(Written(50_000))
     assert at_work() == "rows are written (279,016 rows read, 50,000 written)"

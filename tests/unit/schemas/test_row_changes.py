@@ -1,4 +1,4 @@
-"""``schemas.row_changes`` over ``schemas.wire_lockstep``: many transactions at once give what each of them gives alone, where it is parsed."""
+"""``schemas.explode`` over ``schemas.wire_lockstep``: many transactions at once give what each of them gives alone, where it is parsed."""
 
 import random
 
@@ -8,9 +8,8 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import ControlType
-from pyspark_tidb_binlog.schemas.explode import explode
+from pyspark_tidb_binlog.schemas.explode import changes_of, explode
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
-from pyspark_tidb_binlog.schemas.row_changes import changes_of
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, TRANSACTION
 from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, key, varint
 from pyspark_tidb_binlog.schemas.wire_lockstep import FEWEST, HUGE, LockstepFields, of_binaries, taken, walk

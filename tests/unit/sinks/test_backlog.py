@@ -9,7 +9,6 @@ import pytest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
-from pyspark_tidb_binlog.sinks.engine.batch_report import BatchCounts
 
 
 @pytest.fixture
@@ -23,20 +22,20 @@ def applier(seconds_behind: float, events: list[int], ways: list[str], monkeypat
     sink = SimpleNamespace(commit_ts=tso(int((time.time() - seconds_behind) * 1000)))
     made = BatchApplier(cast(Any, None), DrainerConfig(), cast(Any, sink), cast(Any, None), lambda report: None)
 
-    def big(transactions: object, counts: BatchCounts) -> None:
+    def big(transactions: object) -> None:
         ways.append("big")
-        counts.row_events = events.pop(0)
+        made.clock.counts.row_events = events.pop(0)
 
-    def local(transactions: object, counts: BatchCounts) -> bool:
+    def local(transactions: object) -> bool:
         ways.append("local")
-        counts.row_events = events[0]
+        made.clock.counts.row_events = events[0]
         fits = events[0] <= DrainerConfig().apply.atomic_rows
         if fits:
             events.pop(0)
         return fits
 
     monkeypatch.setattr(made, "_apply_big", big)
-    monkeypatch.setattr(made, "_try_local", local)
+    monkeypatch.setattr(made, "_apply_small", local)
     return made
 
 

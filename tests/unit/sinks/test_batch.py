@@ -91,7 +91,7 @@ def test_a_summary_across_a_barrier_is_no_answer() -> None:
 
 def test_no_summaries_are_an_empty_answer() -> None:
     found = placed(ROW_SUMMARY.empty_table(), 9, [12])
-    assert found is not None and merge(found) == RowSummary((), 0, 0)
+    assert found is not None and merge(found) == RowSummary((), 0, 0, 0)
 
 
 def test_a_transaction_in_pieces_is_counted_once() -> None:

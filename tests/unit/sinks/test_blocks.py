@@ -1,4 +1,4 @@
-"""``sinks.engine.blocks``, the keyed events of ``sinks.engine.keyed`` and their subsets in ``sinks.mysql.parallel``: what goes in comes out."""
+"""``sinks.engine.keyed``, the keyed events of ``sinks.engine.keyed`` and their subsets in ``sinks.mysql.parallel``: what goes in comes out."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,19 @@ from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
 from pyspark_tidb_binlog.sinks.engine.batch import summarise
-from pyspark_tidb_binlog.sinks.engine.blocks import BLOCK, FRAMES, BlockKind, pack, slices, unpack, unpack_each
-from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, by_part, exploded_upto, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import (
+    BLOCK,
+    FRAMES,
+    KEYED,
+    BlockKind,
+    by_part,
+    exploded_upto,
+    pack,
+    slices,
+    unpack,
+    unpack_each,
+    with_keys,
+)
 from pyspark_tidb_binlog.sinks.mysql.parallel import _ends_without, _subset_numbers, _subsets
 
 

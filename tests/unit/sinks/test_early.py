@@ -118,7 +118,7 @@ def test_a_row_of_a_hidden_partition_is_not_dropped_with_it(others: bool) -> Non
     before, _, after = steps
     assert isinstance(before, RowsStep)
     assert isinstance(after, RowsStep)
-    assert before.may_stay == () and [t.table_id for t in after.may_stay] == [11], "the row at 55 may be of p0: a finding names the table"
+    assert before.stranded == () and [t.table_id for t in after.stranded] == [11], "the row at 55 may be of p0: a finding names the table"
 
 
 @pytest.mark.parametrize(

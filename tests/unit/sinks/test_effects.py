@@ -7,9 +7,9 @@ import pytest
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned, judge, touched
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
-from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, plan_rows, table
 
 AT = table([column("id", flag=INT_PK), column("e", ColumnType.ENUM, charset="utf8mb4")], handle="int")
 

@@ -7,8 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.fold import fold
-from pyspark_tidb_binlog.sinks.engine.hidden import AFTER, BEFORE, HIDDEN, HiddenRows, marked
+from pyspark_tidb_binlog.sinks.engine.fold import AFTER, BEFORE, HIDDEN, HiddenRows, fold, marked
 
 INS, U, D = Op.INSERT, Op.UPDATE, Op.DELETE
 Image = tuple[int, int, int]
@@ -31,10 +30,10 @@ def test_events_are_marked_by_commit_ts_and_place() -> None:
         hidden((10, 1, 0), (20, 0, 1), (20, 0, 0), (99, 0, 0)),
         pickle.loads(pickle.dumps(hidden((10, 1, 0), (20, 0, 1), (20, 0, 0)))),
     ):
-        found = one.marked(events)
+        found = marked(events, one)
         assert found.column(BEFORE).to_pylist() == [False, True, True, False, False]
         assert found.column(AFTER).to_pylist() == [False, False, True, False, False]
-    assert hidden().marked(events).column(BEFORE).to_pylist() == [False] * 5
+    assert marked(events, hidden()).column(BEFORE).to_pylist() == [False] * 5
     assert marked(events, None) is events
 
 
@@ -57,6 +56,6 @@ def test_events_are_marked_by_commit_ts_and_place() -> None:
     ],
 )
 def test_a_hidden_row_is_one_that_does_not_exist(events: list[tuple[int, int, Op]], images: list[Image], change: str) -> None:
-    table = hidden(*images).marked(rows(*events)).append_column("key", pa.array([b"k"] * len(events), pa.binary()))
-    (found,) = fold(table).tables
+    table = marked(rows(*events), hidden(*images)).append_column("key", pa.array([b"k"] * len(events), pa.binary()))
+    (found,) = fold(table)
     assert [name for name in ("removed", "after", "added") if len(getattr(found, name))] == ([change] if change else [])

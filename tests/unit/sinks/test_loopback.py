@@ -10,8 +10,7 @@ from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_in
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.choice import NeverKept
-from pyspark_tidb_binlog.sinks.engine.loopback import MarkTables, looped
+from pyspark_tidb_binlog.sinks.engine.choice import MarkTables, NeverKept, looped
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 

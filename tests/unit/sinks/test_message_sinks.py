@@ -18,13 +18,12 @@ from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
+from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, end_of, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate import local_record
 from pyspark_tidb_binlog.sinks.translate.local_record import Savepoint
-from pyspark_tidb_binlog.sinks.translate.log_end import end_of
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings, MessageSink
 from tests.support.ddl_jobs import column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic

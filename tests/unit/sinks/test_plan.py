@@ -13,12 +13,13 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.engine.hidden import HIDDEN, HiddenRows
+from pyspark_tidb_binlog.sinks.engine import identity
+from pyspark_tidb_binlog.sinks.engine.fold import HIDDEN, HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
-from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, Plan, PlanCounts, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, Plan, PlanCounts, PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
-from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, plan_rows, table, text
 
 LIMITS = PlanLimits()
 CHANGE = " ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`u`=VALUES(`u`)"
@@ -30,10 +31,10 @@ COMMON = table(
 KEYLESS = table([column("a"), text("b")])
 
 
-@pytest.fixture(autouse=True, params=[-1, plans.FEW_ROWS], ids=["whole columns", "row by row"])
+@pytest.fixture(autouse=True, params=[-1, identity.FEW_ROWS], ids=["whole columns", "row by row"])
 def decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to decode give the same statements."""
-    monkeypatch.setattr(plans, "FEW_ROWS", request.param)
+    monkeypatch.setattr(identity, "FEW_ROWS", request.param)
 
 
 def plan(at: TableAt, events: Events, limits: PlanLimits = LIMITS) -> Plan:
@@ -309,7 +310,7 @@ def test_a_row_that_a_condition_hid_is_not_inserted_again(was_hidden: bool) -> N
     events = Events(at).update((1, 1), (1, 5)).delete(1, 5).table()
     keys = row_identities(events, {TABLE_ID: at})
     images = [{"commit_ts": 1001, "seq": 0, "half": 0}] if was_hidden else []
-    shown = HiddenRows.of(pa.Table.from_pylist(images, schema=HIDDEN)).marked(events)
+    shown = marked(events, HiddenRows.of(pa.Table.from_pylist(images, schema=HIDDEN)))
     correction = DeleteCorrection(shown, {TABLE_ID: at}, LIMITS, keys, {1001}, {1001, 1002})
     restored = [] if was_hidden else [b"INSERT INTO `d`.`t` (`id`,`b`) VALUES (1,1)"]
     assert [s.sql for s in correction.restores()] == restored

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named, op
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.relay.relayed_rows import binlog_of, operations_in, table_of
-from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
+from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.golden_messages import SYSTEM, case_steps

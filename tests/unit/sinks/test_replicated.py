@@ -10,9 +10,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, decided
-from pyspark_tidb_binlog.sinks.routing.event_rules import EventRule, EventRules, event_of
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
-from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.routing.table_filter import EventRule, EventRules, TableFilter, event_of
 from tests.support.ddl_jobs import database, history, job, partitions, steps_of, table
 
 DO_DB = TableFilter(replicate_schemas=("shop",))

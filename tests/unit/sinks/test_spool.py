@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.sinks.engine.spool import RowSpool
+from pyspark_tidb_binlog.sinks.engine.keyed import RowSpool
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("row", pa.binary())])
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, plan_rows
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Phase, Statement, values_of
-from tests.support.plan_samples import INT_PK, TABLE_ID, VERSION, Events, column, index, table, text
+from tests.support.plan_samples import INT_PK, TABLE_ID, VERSION, Events, column, index, plan_rows, table, text
 
 BY_ID = table([column("id", flag=INT_PK), text("v")], handle="int")
 COMMON = table(

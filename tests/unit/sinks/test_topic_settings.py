@@ -3,15 +3,8 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
-from pyspark_tidb_binlog.sinks.kafka import topic_settings
-from pyspark_tidb_binlog.sinks.kafka.topic_settings import (
-    LARGEST,
-    BrokerSettings,
-    consumer_options,
-    producer_options,
-    runs,
-    without_secrets,
-)
+from pyspark_tidb_binlog.sinks.kafka import kafka_sink
+from pyspark_tidb_binlog.sinks.kafka.kafka_sink import LARGEST, BrokerSettings, consumer_options, producer_options, runs, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -35,7 +28,7 @@ def test_a_run_is_bounded_in_messages_and_bytes() -> None:
 
 
 def test_a_message_that_librdkafka_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_settings, "LARGEST", 3)
+    monkeypatch.setattr(kafka_sink, "LARGEST", 3)
     with pytest.raises(ApplyError, match="a message of 4 bytes, more than .* = 1073741824: raise this setting; librdkafka takes 3 at most"):
         list(runs([b"1234"], BrokerSettings("a:1", "t"), 9))
 
@@ -43,7 +36,7 @@ def test_a_message_that_librdkafka_does_not_take(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("largest", [1, 1 << 30, 1 << 40])
 def test_a_run_is_one_batch_whatever_the_settings_say(largest: int) -> None:
     found = producer_options(BrokerSettings("a:1", "t", max_message_bytes=largest, options=(("compression.type", "zstd"), ("acks", "0"))))
-    assert found["batch.size"] > topic_settings.RUN_BYTES < found["message.max.bytes"] <= LARGEST
+    assert found["batch.size"] > kafka_sink.RUN_BYTES < found["message.max.bytes"] <= LARGEST
     assert found["enable.idempotence"] and found["compression.type"] == "zstd"
     assert "enable.idempotence" not in consumer_options(BrokerSettings("a:1", "t"))
 

@@ -22,11 +22,9 @@ from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, TableRun, creates_database
-from pyspark_tidb_binlog.sinks.translate.column_values import mysql_type
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, HandleLayout, TableRun, creates_database, images_of
+from pyspark_tidb_binlog.sinks.translate.column_values import in_zone, mysql_type, process_zone
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
-from pyspark_tidb_binlog.sinks.translate.process_zone import in_zone, process_zone
-from pyspark_tidb_binlog.sinks.translate.raw_datums import HandleLayout, images_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
 from tests.support.drawn_rows import NEWEST, NOT_NULL, OLDEST, at, column, table
