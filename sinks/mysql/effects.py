@@ -78,7 +78,9 @@ def judge(statement: Statement, answer: StatementResult, missing: int | None = N
 
 def changed_values(statement: Statement, answer: StatementResult) -> tuple[Finding, ...]:
     """A finding if, by its warnings, the server may have changed a value of the row; none for a row that is not the last row of its key."""
-    words = "" if statement.superseded else _harm(statement, answer)
+    if statement.superseded or not answer.warning_count:
+        return ()
+    words = _harm(statement, answer)
     return (finding(statement, FindingKind.VALUE, words),) if words else ()
 
 

@@ -5,10 +5,10 @@ driver would read that ``%`` as a placeholder. Elsewhere ``%%`` is one ``%``, as
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-_PARTS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|%s|%%", re.DOTALL)
+_PARTS = re.compile(r"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|%s|%%)", re.DOTALL)
 
 
 def bound(sql: str, args: Sequence[Any], literal: Callable[[Any], str]) -> str:
@@ -17,20 +17,14 @@ def bound(sql: str, args: Sequence[Any], literal: Callable[[Any], str]) -> str:
     Raises:
         TypeError: there are not as many values as places for them.
     """
-    values = iter(args)
-    text = _PARTS.sub(lambda part: _replaced(part[0], values, literal), sql)
-    if next(values, _NONE) is not _NONE:
-        raise TypeError(f"more values than places in {sql[:200]!r}")
-    return text
-
-
-_NONE = object()
-
-
-def _replaced(part: str, values: Iterator[Any], literal: Callable[[Any], str]) -> str:
-    if part == "%s":
-        value = next(values, _NONE)
-        if value is _NONE:
-            raise TypeError("fewer values than places in a statement")
-        return literal(value)
-    return part if part.startswith("`") else part.replace("%%", "%")
+    # With a group, ``split`` gives what is between two parts, and each part, in turn.
+    texts = _PARTS.split(sql)
+    places = [number for number, text in enumerate(texts) if text == "%s"]
+    if len(places) != len(args):
+        raise TypeError(f"{len(args)} values for {len(places)} places in {sql[:200]!r}")
+    for number in range(1, len(texts), 2):
+        if not texts[number].startswith("`"):
+            texts[number] = texts[number].replace("%%", "%")
+    for number, value in zip(places, args, strict=True):
+        texts[number] = literal(value)
+    return "".join(texts)

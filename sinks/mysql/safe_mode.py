@@ -62,7 +62,7 @@ class SafeMode:
 
     def open_at(self, commit_ts: int) -> bool:
         """Whether the target may hold a part of what comes after ``commit_ts``."""
-        return commit_ts < self.until_ts
+        return commit_ts < self.bounds.end_ts
 
     def begun_before(self, commit_ts: int) -> int | None:
         """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
@@ -70,7 +70,7 @@ class SafeMode:
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
-        if self.until_ts and not self.open_at(commit_ts):
+        if self.bounds.end_ts and not self.open_at(commit_ts):
             _log.warning("safe mode ends at %d: the checkpoint has passed the span that was open until %d", commit_ts, self.until_ts)
             self.bounds = SafeBounds()
 

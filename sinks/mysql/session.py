@@ -148,11 +148,11 @@ class Session:
                 meanwhile()
             affected = int(connection._read_query_result())
         result = connection._result
-        count = int(result.warning_count)
+        count, info = int(result.warning_count), bytes(result.message or b"").decode("utf-8", "replace")
         if not count:
-            return StatementResult(affected, _info_of(result))
+            return StatementResult(affected, info)
         warnings = self.query("SHOW WARNINGS")
-        return StatementResult(affected, _info_of(result), count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
+        return StatementResult(affected, info, count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
 
     def too_large(self, sql: bytes) -> str:
         """Why the server would close the connection instead of answering ``sql``, and what to do; empty: it takes as long a statement."""
@@ -569,10 +569,6 @@ def _as_apply_error(error: pymysql.err.MySQLError | OSError, where: str, what: s
     kind = RetryableApplyError if passing(errno, str(words)) and not is_refused(str(words)) else ServerRefused
     hint = "; syncer.to.read-timeout limits the time of a statement; the next retry doubles it" if timed_out(errno, str(words)) else ""
     return kind(f"{what}: error {errno}, {words if show else without_values(str(words))}{hint}", errno, str(words), where)
-
-
-def _info_of(result: Any) -> str:
-    return bytes(result.message or b"").decode("utf-8", "replace")
 
 
 def _head(sql: bytes | str, show: bool) -> str:
