@@ -18,6 +18,10 @@ RELAYED = "relay"
 """How the plan of a span begins that is being replayed from the relay log; no other has it."""
 
 
+class CommitsLost(ApplyError):
+    """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenLanes:
     """A span that was begun row by row and is not finished."""
@@ -81,6 +85,34 @@ def advance(session: Session, cluster_id: int, lane: int, upto_ts: int, plan: st
     )
 
 
+def move(session: Session, cluster_id: int, held: OpenLanes, to: OpenLanes, schema: str, way_on: str) -> bool:
+    """Move the record of one lane from ``held`` to ``to``; False: it is there already, because the answer to that commit was lost.
+
+    This waits for a transaction of the same record that is still in progress on another connection. ``way_on``: what to do about lost commits.
+
+    Raises:
+        CommitsLost: the record is neither of both: nothing may be written.
+    """
+    sql = (
+        f"UPDATE {_table(schema)} SET from_ts = %s, to_ts = %s, plan = %s, safe = %s, done = %s "
+        "WHERE cluster_id = %s AND lane = 0 AND from_ts = %s AND to_ts = %s AND plan = %s AND done = %s"
+    )
+    new, old = (to.after_ts, to.upto_ts, to.plan, int(to.safe), to.done[0]), (held.after_ts, held.upto_ts, held.plan, held.done[0])
+    if session.execute(sql, [*new, cluster_id, *old]):
+        return True
+    if load_any(session, cluster_id, schema, lock=True) == to:
+        return False
+    raise lost_commits(held, schema, way_on)
+
+
+def lost_commits(held: OpenLanes, schema: str, way_on: str) -> CommitsLost:
+    """The record is no longer ``held``; ``way_on``: what to do."""
+    return CommitsLost(
+        f"the target has lost transactions that it had committed: {schema}.spark_rows does not have the span that begins at {held.after_ts + 1}. Did the "
+        f"server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? {way_on}"
+    )
+
+
 def require_done(session: Session, cluster_id: int, upto_ts: int, plan: str, ends: Sequence[int], schema: str) -> None:
     """Check that each lane of the span up to ``upto_ts`` has done at least so many operations; call it in the transaction that relies on it.
 
@@ -111,9 +143,11 @@ def load(session: Session, cluster_id: int, commit_ts: int, schema: str) -> Open
     return found if found is not None and found.after_ts <= commit_ts < found.upto_ts else None
 
 
-def load_any(session: Session, cluster_id: int, schema: str) -> OpenLanes | None:
+def load_any(session: Session, cluster_id: int, schema: str, *, lock: bool = False) -> OpenLanes | None:
     """The span that is recorded, wherever it is; None: there is none."""
-    sql = f"SELECT from_ts, to_ts, plan, safe, done FROM {_table(schema)} WHERE cluster_id = %s ORDER BY lane"
+    sql = (
+        f"SELECT from_ts, to_ts, plan, safe, done FROM {_table(schema)} WHERE cluster_id = %s ORDER BY lane{' FOR UPDATE' if lock else ''}"
+    )
     rows = session.query(sql, [cluster_id])
     if not rows:
         return None
