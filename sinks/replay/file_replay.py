@@ -43,9 +43,9 @@ from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session, transaction
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord
 from pyspark_tidb_binlog.sinks.replay.named_rows import FileColumn, FileRow, FileTable, NamedRow, file_table, places_of, plan_of
+from pyspark_tidb_binlog.sinks.replay.plain_text import DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 
@@ -218,6 +218,8 @@ class FileReplay:
                 tables[name] = table
                 size += row.size
                 end = here = here.further()
+            if not rows:
+                self.last_ts = record.commit_ts
         if rows:
             yield _RowChunk(begin, rows, end)
 

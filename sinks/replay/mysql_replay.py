@@ -30,9 +30,9 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_file_sink
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource
+from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack
 

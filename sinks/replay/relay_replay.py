@@ -34,10 +34,10 @@ from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.rows import row_progress
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import CommitsLost, OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_relay_log
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource
+from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
 from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
 from tests.support.ddl_target import CONFIG, Unrecorded, apply, ddl_session, dying
 from tests.support.private_mysql import NO_PAD_BIN

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import execute_text
+from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import CONFIG, Unrecorded, ddl_session, dying

@@ -304,6 +304,33 @@ def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destinat
     assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 34), (1, 33), (2, 33))
 
 
+@pytest.mark.parametrize("point", ["before-rows-commit", "after-rows-commit"])
+def test_killed_at_any_chunk_of_a_transaction_each_row_is_there_once(point: str, destination: Destination) -> None:
+    """A kill -9 in each life; the equal rows of the transactions before and behind it are there as often as they were written."""
+    more = [of_bag(pb.Insert, n % 3) for n in range(40)] + [of_bag(pb.Delete, 1), of_bag(pb.Delete, 9)]
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 9), of_bag(pb.Insert, 1))])
+    destination.write([rows(21, *more), rows(22, of_bag(pb.Insert, 1))])
+    options, lives = ["-c", "1", "-txn-batch", "8"], 0
+    while (killed := destination.process(*options, env={"TIDB_BINLOG_DIE": f"{point}:2"})).returncode == -9:
+        ((begin,),) = destination.query("SELECT from_ts FROM tidb_binlog.spark_rows WHERE cluster_id = 0")
+        options[4:] = ["-start-tso", str(int(str(begin)) + 1)]
+        lives += 1
+    assert killed.returncode == 0, killed.stderr
+    assert lives > 2
+    assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 14), (1, 14), (2, 13))
+
+
+def test_killed_again_at_the_ddl_behind_a_transaction_that_was_done(destination: Destination, dies: Dies) -> None:
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1))])
+    destination.write([ddl(30, "use `rp`; ALTER TABLE `bag` ADD COLUMN `m` INT;;"), rows(40, of_bag(pb.Insert, 2))])
+    with dies.at("after-rows-commit", 1):
+        destination.replay()
+    with dies.at("after-ddl", 1):
+        destination.replay("-start-tso", "13")
+    assert destination.replay("-start-tso", "21") == 0
+    assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
+
+
 @pytest.mark.shows("Reparo: mysql")
 def test_a_ddl_is_executed_once(destination: Destination, dies: Dies, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where it stands twice in the files, the rows behind it fail, or nobody knows whether it was."""

@@ -13,8 +13,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.text_ddl import plain_text
-from pyspark_tidb_binlog.sinks.replay import file_replay
+from pyspark_tidb_binlog.sinks.replay import file_replay, plain_text
 from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.process_zone import ReadBack

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import OpenLanes
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import is_one, names_after, undoes_itself
+from pyspark_tidb_binlog.sinks.replay.repeated import is_one, names_after, undoes_itself
 from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
 
 ONE = (

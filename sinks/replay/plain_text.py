@@ -21,8 +21,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows.row_progress import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
+from pyspark_tidb_binlog.sinks.replay.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
 _log = logging.getLogger(__name__)
