@@ -29,7 +29,8 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.file.replayed import ReplayRange, binlogs_in, kept, printed
-from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 
@@ -68,8 +69,8 @@ _HELPS: Mapping[str, str] = {
     "start-tso": "first commit_ts to replay; -start-datetime wins",
     "stop-tso": "last commit_ts to replay; -stop-datetime wins",
     "dest-type": f"one of: {', '.join(_DEST_TYPES)}; mysql needs [dest-db] in the file of -config",
-    "txn-batch": "largest number of row operations in one transaction at the target",
-    "worker-count": "connections that apply row operations at the same time",
+    "txn-batch": "with worker-count: a transaction at the target has at most txn-batch * worker-count row operations, as net changes",
+    "worker-count": "factor of txn-batch; all transactions are on one connection",
     "safe-mode": "for rows that may already be in the target: REPLACE for INSERT, and a DELETE may match no row",
     "log-file": "the log",
 }
@@ -181,7 +182,7 @@ def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
     return count
 
 
-def _told(done: FilesReplayed) -> int:
+def _told(done: Replayed) -> int:
     """Print what was applied and the findings; returns the exit code."""
     print(
         f"replayed: {done.transactions} transactions with {done.operations} row operations, {done.ddls} DDLs ({done.so_already} were already in effect)"

@@ -25,7 +25,8 @@ from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_c
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpoint, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
-from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def in_words(done: Replayed, directory: Path) -> str:
     )
     if done.keyless:
         text += f". Compare these tables with the upstream, because their equal rows have no unique key: {', '.join(sorted(done.keyless))}"
-    return f"{text}. {len(done.findings)} findings are in the log" if done.findings else text
+    return f"{text}. {done.findings.total()} findings are in the log" if done.findings else text
 
 
 def upstream_away(config: DrainerConfig) -> str:

@@ -1,15 +1,14 @@
 """Single row operations in upstream order, whole columns at a time: for targets that must receive every operation. Pure.
 
-    row events + TableAt  -> operations_of                                                      -> RowBatch: the operations of each table and kind as images, with their places in the order
-    RowOp (names, values) -> operations_named  /
+    row events + TableAt -> RowBatch: the operations of each table and kind as images, with their places in the order
 
 Promises: an operation's place is its rank in (commit_ts, seq) order. A transaction that two Pumps have, because its Prewrite was sent again
 to another Pump, counts once. Nothing is folded: a row that was changed twice has two operations.
-Images are those of ``schemas.decoder``. There is no Python loop over row events, only over ``RowOp``.
+Images are those of ``schemas.decoder``. There is no Python loop over row events.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import Value, image_schema
-from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.row_layout import LACKING
 from pyspark_tidb_binlog.sinks.engine.batch import holds_rows
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
@@ -30,20 +26,6 @@ _log = logging.getLogger(__name__)
 
 KINDS = (Op.INSERT, Op.UPDATE, Op.DELETE)
 """The kinds of row operations."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowOp:
-    """One operation on one row, by names: from a file that carries no table infos."""
-
-    schema: str
-    table: str
-    op: Op
-    commit_ts: int
-    values: Mapping[str, Value]
-    """The row after it, by column; empty for a DELETE. A column that is missing is NULL."""
-    old: Mapping[str, Value]
-    """The row before it; empty for an INSERT. Of a column that is missing the value is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,28 +115,6 @@ def each_once(events: pa.Table) -> pa.Table:
     return events.filter(pa.array(~same))
 
 
-def operations_named(rows: Sequence[RowOp], tables: Mapping[tuple[str, str], TableAt]) -> RowBatch:
-    """The operations ``rows``, which are in order; ``tables`` by database and name.
-
-    Raises:
-        SchemaMismatch: an operation's table is not among ``tables``.
-    """
-    of_kind: dict[tuple[str, str, Op], list[int]] = {}
-    for place, row in enumerate(rows):
-        of_kind.setdefault((row.schema, row.table, row.op), []).append(place)
-    pieces = []
-    for (schema, name, op), places in of_kind.items():
-        table = tables.get((schema, name))
-        if table is None:
-            raise SchemaMismatch(f"`{schema}`.`{name}`: {len(places)} row operations, but the table is not known")
-        chosen = [rows[place] for place in places]
-        old = None if op is Op.INSERT else _old_rows(table, chosen)
-        new = None if op is Op.DELETE else _images(table, [row.values for row in chosen])
-        versions = np.full(len(places), int(table.version), dtype=np.int64)
-        pieces.append(TableOps(table, op, np.array(places, dtype=np.int64), versions, old, new))
-    return RowBatch(tuple(pieces), np.array([row.commit_ts for row in rows], dtype=np.int64))
-
-
 _USED = ["commit_ts", "seq", "op", "table_id", "schema_version", "row"]
 
 
@@ -164,15 +124,3 @@ def _decoded(table: TableAt, op: Op, places: Indexes, source: EventColumns) -> T
     old = None if op is Op.INSERT else decoder.old_rows(table, ops, raw, versions)
     new = None if op is Op.DELETE else decoder.new_images(table, ops, raw, versions)
     return TableOps(table, op, places, versions, old, new, raw)
-
-
-def _images(table: TableAt, rows: Sequence[Mapping[str, Value]]) -> pa.RecordBatch:
-    schema = image_schema(table.info.target_columns())
-    return pa.RecordBatch.from_arrays([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
-
-
-def _old_rows(table: TableAt, rows: Sequence[RowOp]) -> pa.RecordBatch:
-    images = _images(table, [row.old for row in rows])
-    lacking = np.array([[name not in row.old for name in images.schema.names] for row in rows], dtype=np.bool_)
-    bits = [packed.tobytes() if packed.any() else b"" for packed in np.packbits(lacking, axis=1, bitorder="little")]
-    return pa.RecordBatch.from_arrays([*images.columns, pa.array(bits, pa.binary())], schema=images.schema.append(LACKING))

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 _log = logging.getLogger(__name__)
 
 Cell: TypeAlias = int | float | bytes | None
-"""A value: texts, times, decimals and JSON as bytes; ENUM, SET and BIT as numbers."""
+"""A value in a file: texts, times, decimals and JSON as bytes; ENUM, SET and BIT as numbers."""
 
 _AS_TEXT = frozenset(
     {
@@ -239,8 +239,6 @@ class DdlParts:
     """The current database that its ``use`` chooses; empty without one."""
     statement: str
     """The DDL itself, without ``use`` and the semicolons at the end."""
-    drops: bool
-    """Whether it drops a database."""
 
 
 def ddl_parts(query: str) -> DdlParts:
@@ -250,8 +248,7 @@ def ddl_parts(query: str) -> DdlParts:
     head = [t for t in tokens[:end] if not t.blank]
     if len(head) == 2 and head[0].word == "USE":
         database, tokens = head[1].name, tokens[end + 1 :]
-    spoken = [t.word for t in tokens if not t.blank][:2]
-    return DdlParts(database, text_of(tokens).strip().rstrip("; \n"), spoken in (["DROP", "DATABASE"], ["DROP", "SCHEMA"]))
+    return DdlParts(database, text_of(tokens).strip().rstrip("; \n"))
 
 
 def _statements(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:

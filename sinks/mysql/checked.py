@@ -40,17 +40,24 @@ DUPLICATE = 1062
 NOT_COMPARABLE = frozenset({1267, 1525, 3854})
 """A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's;
 or a date with one that MySQL does not take for a date."""
+SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
+
+
+def at_ts(way_out: str, ts: int) -> str:
+    """``way_out`` with ``ts`` for ``{ts}``, ts - 1 for ``{before}``, ts + 1 for ``{behind}``."""
+    return way_out.format(ts=ts, before=ts - 1, behind=ts + 1)
 
 
 class Effects:
     """Runs the statements of one transaction and collects the findings."""
 
-    def __init__(self, session: Session, apply: ApplyConfig, doubted: Mapping[int, bool], *, savepoints: bool) -> None:
+    def __init__(self, session: Session, apply: ApplyConfig, doubted: Mapping[int, bool], way_out: str, *, savepoints: bool) -> None:
         """``doubted``: the numbers of the statements that earlier runs of the transaction have doubted; True: the target refused the statement."""
         self._session = session
         self._sender = StatementSender(session, apply)
         self._settings = apply
         self._doubted = doubted
+        self._way_out = way_out
         self._savepoints = savepoints
         self._number = 0
         self._closer = CLOSER_ROWS
@@ -163,13 +170,13 @@ class Effects:
         return judge(statement, self._sender.send(statement, statement.sql), missing)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
-        way_out = f", or skip the transaction with syncer.ignore-txn-commit-ts = [{statement.newest_ts}]"
+        way_out = f", or {at_ts(self._way_out, statement.newest_ts)}"
         if statement.effect is Effect.RESTORES:
             way_out = ". The row was deleted before its transaction was skipped, and has to be inserted again"
         return self._sender.refusal(statement, error, way_out)
 
 
-def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
+def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING) -> Iterator[Effects]:
     """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
@@ -177,13 +184,14 @@ def checked(session: Session, apply: ApplyConfig) -> Iterator[Effects]:
     Args:
         session: in a transaction in which nothing was executed yet.
         apply: how to handle findings, and whether errors may show rows.
+        way_out: how to continue without a row that the target refuses, as for ``at_ts``.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
     """
     doubted: dict[int, bool] = {}
     while True:
-        effects = Effects(session, apply, doubted, savepoints=session.has_savepoints and not doubted)
+        effects = Effects(session, apply, doubted, way_out, savepoints=session.has_savepoints and not doubted)
         yield effects
         if not effects.news:
             break

@@ -104,6 +104,7 @@ class SpanPlan:
         keys: row identities, one per event; computed by ``sinks.engine.identity.identities`` if None.
         flavour: the SQL dialect.
         gapped: without ``keys``: ids of tables of which events may be missing, because they are not to be applied.
+        source: what the events' rows are read from; None: from their bytes. With one, ``keys`` are given, and all tables hold rows.
 
     Raises:
         SchemaMismatch: an event's table is not among ``tables``.
@@ -119,6 +120,7 @@ class SpanPlan:
         *,
         flavour: Flavour = Flavour.MARIADB,
         gapped: Collection[int] = (),
+        source: "RowSource | None" = None,
     ) -> None:
         if keys is not None:
             events = events.append_column("key", keys)
@@ -129,7 +131,8 @@ class SpanPlan:
         """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", identities(events, tables, gapped))
-        source, kept = RowSource(events), frozenset(i for i, table in tables.items() if table.others)
+        source = source or RowSource(events)
+        kept = frozenset(i for i, table in tables.items() if table.others)
         self._work = self._works(events, source, partial(_built, tables, limits, flavour), kept)
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
         """All deletes of the span; they run before its first write."""

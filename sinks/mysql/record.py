@@ -41,6 +41,10 @@ _LOST = (
 )
 
 
+class CommitsLost(ApplyError):
+    """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
+
+
 class Begun(enum.StrEnum):
     """Who executes a DDL of a relay log."""
 
@@ -242,11 +246,10 @@ class Record:
         )
         require_sound(session, self.schema, TABLE)
 
-    def read(self, session: Session) -> State:
-        """All rows."""
-        rows = session.query(
-            f"SELECT name, from_ts, to_ts, value FROM {self._table} WHERE cluster_id = %s ORDER BY name", [self.cluster_id]
-        )
+    def read(self, session: Session, *, lock: bool = False) -> State:
+        """All rows; ``lock``: the newest committed ones, which stay locked until the transaction ends."""
+        sql = f"SELECT name, from_ts, to_ts, value FROM {self._table} WHERE cluster_id = %s ORDER BY name{' FOR UPDATE' if lock else ''}"
+        rows = session.query(sql, [self.cluster_id])
         return State(tuple(Row(str(name), int(after_ts), int(upto_ts), str(value)) for name, after_ts, upto_ts, value in rows))
 
     # A span in one transaction, or the end of any other.
@@ -382,6 +385,29 @@ class Record:
                 f"the target has lost transactions that it had committed: its lanes up to {lanes.upto_ts} had done {list(ends)} operations, but "
                 f"{self.schema}.{TABLE} says {list(done)}. {_LOST}"
             )
+
+    def move(self, session: Session, held: OpenLanes, to: OpenLanes, way_on: str) -> bool:
+        """Move the record of one lane from ``held`` to ``to``; False: it is there already, because the answer to that commit was lost.
+
+        This waits for a transaction of the same record that is still in progress on another connection. ``way_on``: what to do about lost commits.
+
+        Raises:
+            CommitsLost: the record is neither of both: nothing may be written.
+        """
+        sql = f"UPDATE {self._table} SET from_ts = %s, to_ts = %s, value = %s WHERE {_ONE} AND from_ts = %s AND to_ts = %s AND value = %s"
+        new, old = [(lanes.after_ts, lanes.upto_ts, lanes.lane(lanes.done[0])) for lanes in (to, held)]
+        if session.execute(sql, [*new, self.cluster_id, f"{LANE} 0", *old]):
+            return True
+        if self.read(session, lock=True).lanes == to:
+            return False
+        raise self.lost_commits(held, way_on)
+
+    def lost_commits(self, held: OpenLanes, way_on: str) -> CommitsLost:
+        """The lanes are no longer ``held``; ``way_on``: what to do."""
+        return CommitsLost(
+            f"the target has lost transactions that it had committed: {self.schema}.{TABLE} does not have the span that begins at {held.after_ts + 1}. Did the "
+            f"server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? {way_on}"
+        )
 
     def end_lanes(self, session: Session) -> None:
         """Delete the record of the lanes."""

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.fold import AFTER, BEFORE, Indexes, Mask, fold
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.matching import ByColumns, OldRows, key_numbers
+from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, OldRows, key_numbers
 from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 
@@ -40,8 +40,8 @@ class SafeSpan:
     """Ids of tables whose next DDL may have been executed on the target. A value that no longer fits is not a finding, because the span also has what
     comes after that DDL."""
     in_doubt: bool = True
-    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row without a key is written, and equal rows
-    are not deleted first."""
+    """Whether a part of the span may be in the target. If not, as where safe mode is only a setting, a new row that no unique key finds is written, and equal
+    rows are not deleted first."""
 
 
 class SafeSpanPlan(SpanPlan):
@@ -64,12 +64,13 @@ class SafeSpanPlan(SpanPlan):
         flavour: Flavour = Flavour.MARIADB,
         gapped: Collection[int] = (),
         how: SafeSpan,
+        source: RowSource | None = None,
     ) -> None:
         self._tables = tables
         self._limits = limits
         self._flavour = flavour
         self._how = how
-        super().__init__(events, tables, limits, keys, flavour=flavour, gapped=gapped)
+        super().__init__(events, tables, limits, keys, flavour=flavour, gapped=gapped, source=source)
 
     def _works(self, events: pa.Table, source: RowSource, built: Callable[[int], TableBuilder], kept: frozenset[int]) -> list[TableWork]:
         if not events.num_rows:
@@ -81,10 +82,11 @@ class SafeSpanPlan(SpanPlan):
             here = source.table_ids == changes.table_id
             had = np.flatnonzero(here & (source.ops != Op.INSERT) & _shown(events, BEFORE))
             has = np.flatnonzero(here & (source.ops != Op.DELETE) & _shown(events, AFTER))
-            if self._how.in_doubt or not cannot_tell_apart(builder.table.info):
-                gone = _joined(source.old_rows(builder.table, had), OldRows.complete(source.new_images(builder.table, has).rows, has))
-            else:
-                gone = source.old_rows(builder.table, np.concatenate([changes.removed, changes.before]))
+            table = builder.table
+            gone = _joined(source.old_rows(table, had), OldRows.complete(source.new_images(table, has).rows, has))
+            if not self._how.in_doubt and cannot_tell_apart(table.info):
+                net = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
+                gone = _joined(gone.only(key_numbers(table, gone) != NO_KEY), net.only(key_numbers(table, net) == NO_KEY))
             last = NewRows(source, builder.table, np.concatenate([changes.after, changes.added]))
             found.append(TableWork(builder, gone, (), last))
         return found

@@ -1,1 +1,1 @@
-"""Reparo's destinations that are databases: applies to them what a file sink wrote."""
+"""Files of binlogs, applied to a database: a file sink's (Reparo), and a relay log while the upstream is away."""

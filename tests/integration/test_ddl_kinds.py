@@ -17,9 +17,9 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, Unrecorded, apply, ddl_session, dying
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -547,8 +547,6 @@ def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, maria
         "ALTER TABLE `t` DROP COLUMN IF EXISTS `gone`",
     )
     for text in (*texts, *texts, "DROP INDEX IF EXISTS `i` ON `t`"):
-        execute_text(
-            lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, TextRecord(lambda _: False, lambda *_: None)
-        )
+        execute_text(lambda: connect(mariadb.target(), CONFIG), FEW, "d", text, session.flavour, Unrecorded())
     assert column_names(session, "d", "t") == ("id", "n")
     assert "KEY `i`" not in shown(session)

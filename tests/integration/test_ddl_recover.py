@@ -22,10 +22,10 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import TextRecord, execute_text
+from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, ddl_session, dying
+from tests.support.ddl_target import CONFIG, Unrecorded, ddl_session, dying
 from tests.support.fakes.restoring_tidb import DROPPED, RestoringTidb
 from tests.support.leases import held
 from tests.support.private_mysql import MYSQLD, RealMariaDB
@@ -242,7 +242,7 @@ def test_a_frozen_table_is_not_restored_over_the_upstreams(tidb: RestoringTidb) 
 
 def test_a_job_of_the_upstream_is_no_name_at_the_target(mariadb: PrivateMariaDB) -> None:
     """Of a DDL that is known by its text alone."""
-    record = TextRecord(lambda _: False, lambda *_: None)
+    record = Unrecorded()
     with ddl_session(mariadb.target(), databases=("d",)) as session:
         session.execute("CREATE DATABASE d")
         session.commit()

@@ -30,8 +30,8 @@ from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows import row_lanes
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
-from pyspark_tidb_binlog.sinks.relay import target_replay
-from pyspark_tidb_binlog.sinks.replay import mysql_replay
+from pyspark_tidb_binlog.sinks.replay import file_replay
+from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
@@ -279,7 +279,7 @@ def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytes
     binlogs = [inserts_into("t", 20, 2, 3)]
     if last == "ddl":
         binlogs.append(pb.Binlog(tp=pb.DDL, commit_ts=25, ddl_query=b"use `d`; ALTER TABLE `t` DROP COLUMN `u`;;"))
-    executed, begun = mysql_replay.execute_text, MySQLReplay._begin
+    executed, begun = file_replay.execute_text, MySQLReplay._save
 
     def behind_the_begin_of_the_ddl(*arguments: Any, **named: Any) -> Any:
         pair.fail_over()
@@ -290,14 +290,14 @@ def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytes
         finished(replay)
 
     def once_behind(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(MySQLReplay, "_begin", begun)
+        monkeypatch.setattr(MySQLReplay, "_save", begun)
         pair.replicate()
         return begun(*arguments, **named)
 
     finished = MySQLReplay._finish
-    monkeypatch.setattr(MySQLReplay, "_begin", once_behind)
+    monkeypatch.setattr(MySQLReplay, "_save", once_behind)
     if last == "ddl":
-        monkeypatch.setattr(mysql_replay, "execute_text", behind_the_begin_of_the_ddl)
+        monkeypatch.setattr(file_replay, "execute_text", behind_the_begin_of_the_ddl)
     else:
         monkeypatch.setattr(MySQLReplay, "_finish", behind_its_end)
     replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0), 0, ReadBack(datetime.UTC))
@@ -309,20 +309,20 @@ def test_a_replay_that_lost_its_only_rows_says_so(pair: Pair, monkeypatch: pytes
     assert [name for name, *_ in pair.query("SHOW COLUMNS FROM d.t")] == ["id", "u"]
 
 
-def lost_between(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any, point: str) -> None:
+def lost_between(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica is behind from before the first DDL of a replay, and takes the server's place when it is executed and not yet recorded."""
-    execute, fails = module.execute_text, iter([pair.fail_over])
+    execute, fails = file_replay.execute_text, iter([pair.fail_over])
 
     def behind(*arguments: Any) -> Any:
-        monkeypatch.setattr(module, "execute_text", execute)
+        monkeypatch.setattr(file_replay, "execute_text", execute)
         pair.replicate()
         return execute(*arguments)
 
     def at(name: str) -> None:
-        if name == point:
+        if name == "after-ddl":
             next(fails, lambda: None)()
 
-    monkeypatch.setattr(module, "execute_text", behind)
+    monkeypatch.setattr(file_replay, "execute_text", behind)
     monkeypatch.setattr(failpoints, "point", at)
 
 
@@ -330,7 +330,7 @@ def test_a_ddl_of_a_replay_that_the_target_has_lost_is_executed_again(pair: Pair
     """It is recorded on its own connection, which ends where it is lost."""
     pair.query("CREATE TABLE d.bag (id INT, u INT)")
     pair.query("INSERT INTO d.bag VALUES (1, 1)")
-    lost_between(pair, monkeypatch, mysql_replay, "after-ddl")
+    lost_between(pair, monkeypatch)
     replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=5.0), 0, ReadBack(datetime.UTC))
     replay.take_all([pb.Binlog(tp=pb.DDL, commit_ts=15, ddl_query=b"use `d`; TRUNCATE TABLE `bag`;"), inserts_into("bag", 20, 7)])
     replay.close()
@@ -344,7 +344,7 @@ def test_a_ddl_of_the_relay_log_that_the_target_has_lost_is_executed_again(
     site.query("INSERT INTO d.y VALUES (1, 'old', 1)")
     site.checkpoint(5)
     site.log([ddl_record(20, "y", "TRUNCATE TABLE y"), *records([inserted(30, "y", (9, "new", 9))])])
-    lost_between(pair, monkeypatch, target_replay, "after-relayed-ddl")
+    lost_between(pair, monkeypatch)
     assert site.recover().commit_ts == 30
     assert site.query("SELECT * FROM d.y") == [(9, "new", 9)]
 
@@ -357,8 +357,8 @@ def test_a_ddl_of_the_relay_log_is_not_executed_before_rows_that_the_target_has_
     site.checkpoint(5)
     renamed = "ALTER TABLE c1 CHANGE n m BIGINT"
     first, second, third = records([inserted(10, "y", (1, "a", 1)), inserted(30, "c1", (7, "val", 77)), inserted(50, "y", (9, "new", 9))])
-    site.log([first, ddl_record(20, "y", "ALTER TABLE y ADD INDEX i (n)"), second, ddl_record(40, "c1", renamed), third])
-    rows, execute = target_replay.RelayReplay._replay_rows, target_replay.execute_text
+    site.log([first, ddl_record(20, "x", "ALTER TABLE x ADD INDEX i (b)"), second, ddl_record(40, "c1", renamed), third])
+    rows, execute = FileReplay._write, file_replay.execute_text
     before: dict[Any, Callable[[], None]] = {"rows 2": pair.replicate, "ddl 2": pair.fail_over}
     seen: list[str] = []
 
@@ -370,8 +370,8 @@ def test_a_ddl_of_the_relay_log_is_not_executed_before_rows_that_the_target_has_
 
         return counting
 
-    monkeypatch.setattr(target_replay.RelayReplay, "_replay_rows", counted("rows", rows))
-    monkeypatch.setattr(target_replay, "execute_text", counted("ddl", execute))
+    monkeypatch.setattr(FileReplay, "_write", counted("rows", rows))
+    monkeypatch.setattr(file_replay, "execute_text", counted("ddl", execute))
     with pytest.raises(ApplyError, match="checkpoint of cluster 1 was moved to 20"):
         site.recover()
     assert [name for name, *_ in site.query("SHOW COLUMNS FROM d.c1")] == ["id", "u", "n"]

@@ -12,7 +12,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConf
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream
-from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.golden_case import GOLDEN, compared

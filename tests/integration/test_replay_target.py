@@ -19,7 +19,6 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.codec.datum import encode_bytes, encode_int, encode_uint
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, DdlRefused, LeaseHeld
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.replay import mysql_replay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.drainer_process import ROOT
@@ -168,26 +167,34 @@ def test_operations_reach_the_target_exactly(destination: Destination) -> None:
 
 @pytest.mark.shows("Reparo: mysql")
 @pytest.mark.parametrize(("point", "safe"), [("before-rows-commit", False), ("after-rows-commit", True), ("after-ddl", False)])
-def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: Destination) -> None:
+def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: Destination, dies: "Dies") -> None:
     """Without safe mode exactly where it was, tables without a key included; with it, wherever it is begun again."""
     destination.write(story())
     passes = {"before-rows-commit": 9, "after-rows-commit": 7, "after-ddl": 4}[point]
     killed = destination.process("-c", "2", "-txn-batch", "5", env={"TIDB_BINLOG_DIE": f"{point}:{passes}"})
     assert killed.returncode == -9, killed.stderr
-    ((begin,),) = destination.query("SELECT DISTINCT from_ts FROM tidb_binlog.spark_state WHERE cluster_id = 0")
+    ((begin, upto),) = destination.query("SELECT from_ts, to_ts FROM tidb_binlog.spark_state WHERE cluster_id = 0")
     go_on = str(int(str(begin)) + 1)
     if safe:
+        assert (begin, upto) == (32, 33)
         with pytest.raises(ApplyError, match=rf"an earlier replay stopped within \({begin}, .* -start-tso {go_on}.* -safe-mode"):
-            destination.replay("-start-tso", go_on, "-stop-tso", "65")
+            destination.replay("-start-tso", "30")
         with pytest.raises(ApplyError, match="this range begins only behind 65"):
             destination.replay("-start-tso", "66", "-safe-mode")
-        assert destination.replay("-start-tso", go_on, "-stop-tso", "65", "-safe-mode") == 0
-        with pytest.raises(ApplyError, match=r"an earlier replay stopped within \(64, "):
-            destination.replay("-start-tso", "66")
-        assert destination.replay("-start-tso", "65", "-safe-mode") == 0
+        assert destination.replay("-start-tso", "30", "-stop-tso", "31", "-safe-mode") == 0
+        with pytest.raises(ApplyError, match=r"an earlier replay stopped within \(31, 33\].*-start-tso 32, and -safe-mode"):
+            destination.replay("-start-tso", "32")
+        with dies.at("after-rows-commit", 2):
+            destination.replay("-start-tso", "32", "-safe-mode", "-c", "1", "-txn-batch", "5")
+        with pytest.raises(ApplyError, match=r"an earlier replay stopped within \(32, 33\].*-start-tso 33, and -safe-mode"):
+            destination.replay("-start-tso", "33")
+        assert destination.replay("-start-tso", "33", "-safe-mode") == 0
         assert state(destination)[0] == expected()[0]
         assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_state") == ((0,),)
     else:
+        if point != "after-ddl":
+            assert destination.replay("-c", "3", "-start-tso", go_on, "-stop-tso", "65") == 0
+            go_on = "66"
         assert destination.replay("-c", "3", "-start-tso", go_on) == 0
         assert state(destination) == expected()
 
@@ -278,15 +285,12 @@ EXCHANGED = [
 EXCHANGE = ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")
 
 
-def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destination, dies: Dies, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destination, dies: Dies) -> None:
     """Its chunks differ in nothing but their values, or not even in those."""
-    monkeypatch.setattr(mysql_replay, "_OPERATIONS", 40)
-    monkeypatch.setattr(mysql_replay, "_PIECE", 10)
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 3) for n in range(100)))])
-    with dies.at("after-rows-commit", 8):
+    with dies.at("after-rows-commit", 3):
         destination.replay("-c", "2", "-txn-batch", "10")
-    ((there,),) = destination.query("SELECT COUNT(*) FROM rp.bag")
-    assert 60 <= int(str(there)) <= 80
+    assert destination.query("SELECT COUNT(*) FROM rp.bag") == ((60,),)
     others = destination.directory / "others"
     (destination.directory / "binlogs").rename(others)
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 2) for n in range(100)))])
@@ -298,6 +302,33 @@ def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destinat
     others.rename(destination.directory / "binlogs")
     assert destination.replay("-start-tso", "13") == 0
     assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 34), (1, 33), (2, 33))
+
+
+@pytest.mark.parametrize("point", ["before-rows-commit", "after-rows-commit"])
+def test_killed_at_any_chunk_of_a_transaction_each_row_is_there_once(point: str, destination: Destination) -> None:
+    """A kill -9 in each life; the equal rows of the transactions before and behind it are there as often as they were written."""
+    more = [of_bag(pb.Insert, n % 3) for n in range(40)] + [of_bag(pb.Delete, 1), of_bag(pb.Delete, 9)]
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 9), of_bag(pb.Insert, 1))])
+    destination.write([rows(21, *more), rows(22, of_bag(pb.Insert, 1))])
+    options, lives = ["-c", "1", "-txn-batch", "8"], 0
+    while (killed := destination.process(*options, env={"TIDB_BINLOG_DIE": f"{point}:2"})).returncode == -9:
+        ((begin,),) = destination.query("SELECT from_ts FROM tidb_binlog.spark_state WHERE cluster_id = 0")
+        options[4:] = ["-start-tso", str(int(str(begin)) + 1)]
+        lives += 1
+    assert killed.returncode == 0, killed.stderr
+    assert lives > 2
+    assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 14), (1, 14), (2, 13))
+
+
+def test_killed_again_at_the_ddl_behind_a_transaction_that_was_done(destination: Destination, dies: Dies) -> None:
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1))])
+    destination.write([ddl(30, "use `rp`; ALTER TABLE `bag` ADD COLUMN `m` INT;;"), rows(40, of_bag(pb.Insert, 2))])
+    with dies.at("after-rows-commit", 1):
+        destination.replay()
+    with dies.at("after-ddl", 1):
+        destination.replay("-start-tso", "13")
+    assert destination.replay("-start-tso", "21") == 0
+    assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
 
 
 @pytest.mark.shows("Reparo: mysql")
@@ -362,11 +393,13 @@ def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFix
     with pytest.raises(ApplyError, match="-safe-mode -stop-tso 22, then -safe-mode -start-tso 24$"):
         destination.replay("-start-tso", "13", *one_by_one)
     capsys.readouterr()
-    with pytest.raises(ApplyError, match="this range begins only behind 23.*-start-tso 13, .*-safe-mode from there"):
+    with pytest.raises(ApplyError, match="this range begins only behind 23.*-start-tso 22, .*-safe-mode from there"):
         destination.replay("-start-tso", "24", "-safe-mode")
     assert capsys.readouterr().err.splitlines()[-1:] == ["nothing was applied"]
-    assert destination.replay("-stop-tso", "22", "-start-tso", "13", "-safe-mode") == 0
-    with pytest.raises(ApplyError, match="this range begins only behind 23.*begin behind the span, with -safe-mode"):
+    assert destination.replay("-stop-tso", "21", "-start-tso", "13", "-safe-mode") == 0
+    with pytest.raises(
+        ApplyError, match=r"stopped within \(21, 22\].*this range begins only behind 23.*begin behind the span, with -safe-mode"
+    ):
         destination.replay("-start-tso", "24")
     # What is open goes beyond the DDL that is refused.
     destination.query("UPDATE tidb_binlog.spark_state SET to_ts = 60")

@@ -13,10 +13,9 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused, RetryableApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.text_ddl import plain_text
-from pyspark_tidb_binlog.sinks.relay import target_replay
-from pyspark_tidb_binlog.sinks.replay import mysql_replay
-from pyspark_tidb_binlog.sinks.replay.mysql_replay import FilesReplayed, MySQLReplay
+from pyspark_tidb_binlog.sinks.replay import file_replay, plain_text
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.integration.test_lost_commits import Pair, inserts_into, pair
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
@@ -107,7 +106,7 @@ def killed(pair: Pair) -> Callable[[Session], None]:
     return kill
 
 
-def replayed(pair: Pair, *binlogs: pb.Binlog) -> FilesReplayed:
+def replayed(pair: Pair, *binlogs: pb.Binlog) -> Replayed:
     replay = MySQLReplay(pair.server.target(), ApplyConfig(lease_timeout=30.0), 0, ReadBack(datetime.UTC))
     try:
         replay.take_all(binlogs)
@@ -236,12 +235,12 @@ def test_the_answer_to_the_record_is_lost(tables: Pair, monkeypatch: pytest.Monk
     assert tables.query("SELECT id FROM d.p") == [(2,)]
 
 
-def lost_once_it_is_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+def lost_once_it_is_so(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica is behind from before the DDL, and takes the server's place when that has said that the DDL is so already."""
-    execute, has_all_of, fails = module.execute_text, plain_text.has_all_of, iter([pair.fail_over])
+    execute, has_all_of, fails = file_replay.execute_text, plain_text.has_all_of, iter([pair.fail_over])
 
     def begun(*arguments: Any) -> Any:
-        monkeypatch.setattr(module, "execute_text", execute)
+        monkeypatch.setattr(file_replay, "execute_text", execute)
         pair.replicate()
         return execute(*arguments)
 
@@ -249,14 +248,14 @@ def lost_once_it_is_so(pair: Pair, monkeypatch: pytest.MonkeyPatch, module: Any)
         next(fails, lambda: None)()
         return has_all_of(*arguments)
 
-    monkeypatch.setattr(module, "execute_text", begun)
+    monkeypatch.setattr(file_replay, "execute_text", begun)
     monkeypatch.setattr(plain_text, "has_all_of", so)
     monkeypatch.setattr(plain_text, "_DONE_BEFORE", frozenset())
     behind(monkeypatch, "ALTER TABLE", killed(pair))
 
 
 def test_what_a_lost_server_said_of_a_ddl_of_a_replay_is_asked_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost_once_it_is_so(pair, monkeypatch, mysql_replay)
+    lost_once_it_is_so(pair, monkeypatch)
     pair.query("CREATE TABLE d.k (id INT PRIMARY KEY)")
     done = replayed(pair, ddl("ALTER TABLE `k` ADD COLUMN `u` INT"), inserts_into("k", 20, 7))
     assert pair.query("SELECT * FROM d.k") == [(7, 7)]
@@ -271,7 +270,7 @@ def test_what_a_lost_server_said_of_a_ddl_of_the_relay_log_is_asked_again(
     pair.query("ALTER TABLE d.c1 DROP COLUMN n")
     first, last = records([inserted(10, "y", (1, "a", 1)), inserted(30, "c1", (7, "val", 77))])
     site.log([first, ddl_record(20, "c1", "ALTER TABLE c1 ADD COLUMN n BIGINT"), last])
-    lost_once_it_is_so(pair, monkeypatch, target_replay)
+    lost_once_it_is_so(pair, monkeypatch)
     site.recover()
     assert site.query("SELECT * FROM d.c1") == [(7, "val", 77)]
 

@@ -20,7 +20,8 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
-from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs

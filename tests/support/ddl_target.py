@@ -22,6 +22,16 @@ MARKS = "ddl_marks"
 CONFIG = ApplyConfig(drainer="ddl", checkpoint_schema=MARKS)
 
 
+class Unrecorded:
+    """A DDL that is known by its text alone, and of which nothing is recorded."""
+
+    def has_executed(self, _: Session) -> bool:
+        return False
+
+    def note_executed(self, _: Session) -> None:
+        """Nothing."""
+
+
 class Died(BaseException):
     """Stands for SIGKILL: nothing catches it."""
 

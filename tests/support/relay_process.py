@@ -16,10 +16,11 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
-from pyspark_tidb_binlog.sinks.relay import target_replay
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
-from pyspark_tidb_binlog.sinks.relay.target_replay import RelayReplay, Replayed
+from pyspark_tidb_binlog.sinks.replay import relay_replay
+from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
+from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, made
@@ -100,7 +101,7 @@ def _main(task: RelayTask, env: dict[str, str], said: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         if count := task.settings.get("recovers"):
-            target_replay._OPERATIONS = count
+            relay_replay._OPERATIONS = count
             recover(task)
         else:
             stream_until(task)

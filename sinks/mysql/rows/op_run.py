@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.mysql.checked import DUPLICATE, NOT_COMPARABLE, StatementSender, stop_at_findings
+from pyspark_tidb_binlog.sinks.mysql.checked import DUPLICATE, NOT_COMPARABLE, SKIPPING, StatementSender, at_ts, stop_at_findings
 from pyspark_tidb_binlog.sinks.mysql.effects import (
     StatementResult,
     changed_values,
@@ -27,8 +27,6 @@ from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
-
-SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 
 
 def as_expected(session: Session, statements: Iterable[JoinedOps]) -> bool:
@@ -48,18 +46,14 @@ def as_expected(session: Session, statements: Iterable[JoinedOps]) -> bool:
     return True
 
 
-def closely(
-    session: Session, settings: ApplyConfig, operations: OpStatements, places: Iterable[int], way_out: str = SKIPPING
-) -> tuple[Finding, ...]:
+def closely(session: Session, settings: ApplyConfig, operations: OpStatements, places: Iterable[int]) -> tuple[Finding, ...]:
     """Run the operations one by one; returns the findings.
-
-    ``way_out``: how to continue without a row that the target refuses, with ``{ts}`` for its commit_ts, ``{before}`` for ts - 1 and ``{behind}`` for ts + 1.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
         ApplyError: the target refuses a row, or a row is too big for the server.
     """
-    run = _Closely(session, settings, operations, way_out)
+    run = _Closely(session, settings, operations)
     for place in places:
         run.operation(place)
     stop_at_findings(run.findings, settings)
@@ -75,11 +69,10 @@ def _fulfilled(statement: JoinedOps, answer: StatementResult) -> bool:
 
 
 class _Closely:
-    def __init__(self, session: Session, settings: ApplyConfig, operations: OpStatements, way_out: str) -> None:
+    def __init__(self, session: Session, settings: ApplyConfig, operations: OpStatements) -> None:
         self._settings = settings
         self._sender = StatementSender(session, settings)
         self._operations = operations
-        self._way_out = way_out
         self.findings: list[Finding] = []
 
     def operation(self, place: int) -> None:
@@ -134,5 +127,4 @@ class _Closely:
         return removed
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
-        ts = statement.newest_ts
-        return self._sender.refusal(statement, error, f", or {self._way_out.format(ts=ts, before=ts - 1, behind=ts + 1)}")
+        return self._sender.refusal(statement, error, f", or {at_ts(SKIPPING, statement.newest_ts)}")

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
-from pyspark_tidb_binlog.sinks.mysql.rows.op_run import SKIPPING, as_expected, closely
+from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected, closely
 from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
 
@@ -37,8 +37,6 @@ class RowWriter:
     """The keys of each operation."""
     settings: ApplyConfig
     lease: Lease
-    way_out: str = SKIPPING
-    """As for ``closely``."""
 
     def joined(self, places: Sequence[int]) -> Sequence[JoinedOps]:
         """The statements of these operations, if each has its expected effect."""
@@ -73,7 +71,7 @@ class OperationRun:
         """Run the operations, the second time one by one; False: they are to be run a second time."""
         operations = self.writer.operations
         if self.doubtful:
-            self.findings = closely(self.session, self.writer.settings, operations, self.places, self.writer.way_out)
+            self.findings = closely(self.session, self.writer.settings, operations, self.places)
             return True
         noted = any(place in operations.noted for place in self.places)
         self.doubtful = noted or not as_expected(self.session, self.statements)

@@ -248,10 +248,10 @@ def test_a_file_that_is_missing_ends_the_replay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "parts"),
     [
-        ("use `a``b`; CREATE TABLE `t` (`a` INT);;", DdlParts("a`b", "CREATE TABLE `t` (`a` INT)", False)),
-        ("CREATE DATABASE `use`;;", DdlParts("", "CREATE DATABASE `use`", False)),
-        ("use d; drop database d;", DdlParts("d", "drop database d", True)),
-        ("use d; alter table t comment 'a;b\\';;", DdlParts("d", "alter table t comment 'a;b\\'", False)),
+        ("use `a``b`; CREATE TABLE `t` (`a` INT);;", DdlParts("a`b", "CREATE TABLE `t` (`a` INT)")),
+        ("CREATE DATABASE `use`;;", DdlParts("", "CREATE DATABASE `use`")),
+        ("use d; drop database d;", DdlParts("d", "drop database d")),
+        ("use d; alter table t comment 'a;b\\';;", DdlParts("d", "alter table t comment 'a;b\\'")),
     ],
 )
 def test_the_parts_of_a_ddl(query: str, parts: DdlParts) -> None:

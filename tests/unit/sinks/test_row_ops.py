@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named, operations_of
+from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table, text
 
 AT = table([column("id", flag=INT_PK), text("u")], handle="int")
@@ -66,25 +66,3 @@ def test_an_old_image_can_be_read_under_another_info() -> None:
     (piece,) = operations_of(Events(AT).delete(1, "b").delete(2, "c").table(), TABLES).pieces
     other = dataclasses.replace(AT, info=dataclasses.replace(AT.info, columns=AT.info.columns[:1]))
     assert piece.old_under(other, piece.places[1:]).column("id").to_pylist() == [2]
-
-
-def test_named_operations_give_the_same_images() -> None:
-    rows = [
-        RowOp("d", "t", Op.INSERT, 1001, {"id": 1, "u": b"a"}, {}),
-        RowOp("d", "t", Op.UPDATE, 1001, {"id": 1, "u": b"b"}, {"id": 1, "u": b"a"}),
-        RowOp("d", "t", Op.DELETE, 1002, {}, {"id": 1, "u": b"b"}),
-        RowOp("d", "t", Op.INSERT, 1003, {"id": 2}, {}),
-    ]
-    named, read = operations_named(rows, {("d", "t"): AT}), operations_of(events().table(), TABLES)
-    assert named.commit_ts.tolist() == read.commit_ts.tolist()
-    of_kind = {piece.op: piece for piece in named.pieces}
-    for piece in read.pieces:
-        same = of_kind[piece.op]
-        assert same.places.tolist() == piece.places.tolist() and (same.old, same.new) == (piece.old, piece.new)
-
-
-def test_a_named_operation_without_a_column_lacks_it() -> None:
-    (piece,) = operations_named([RowOp("d", "t", Op.DELETE, 1, {}, {"id": 1})], {("d", "t"): AT}).pieces
-    assert piece.old is not None and piece.old.column(2).to_pylist() == [b"\x02"]
-    with pytest.raises(SchemaMismatch, match="`d`.`x`: 1 row operations"):
-        operations_named([RowOp("d", "x", Op.DELETE, 1, {}, {"id": 1})], {("d", "t"): AT})

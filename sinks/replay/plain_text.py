@@ -8,18 +8,21 @@ A view that the target refuses is left out, because it holds no rows: ``WaitingV
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
 
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.record import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for
-from pyspark_tidb_binlog.sinks.mysql.text_ddl.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
+from pyspark_tidb_binlog.sinks.replay.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
 _log = logging.getLogger(__name__)
@@ -28,28 +31,23 @@ _ALREADY_SO = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1
 """Errors of a DDL that was executed before, as the original takes them (drainer.md 5.6)."""
 _DONE_BEFORE = _ALREADY_SO | {1022, 1068, 1493, 1505, 1507, 1508, 1517, 1735, 1826, 3821, 3822}
 """The same of a DDL that this target has answered: keys, constraints and partitions that are there, or no longer."""
-
-
-class CommitsLost(ApplyError):
-    """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
+_NO_DATABASE = 1049
 
 
 class DdlUnrecorded(ApplyError):
     """The DDL was executed, or may have been, and the target has no record of it; executing it again could undo it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextRecord:
+class TextRecord(Protocol):
     """Where the target records that a DDL was executed. Both raise ``LeaseLost`` where nothing may be written any more, and ``CommitsLost`` where the
     record is not as it was when the DDL was begun.
     """
 
-    executed: Callable[[Session], bool]
-    """Whether the record says that the DDL was executed, as when the answer to ``note`` was lost; called before each attempt."""
-    note: Callable[[Session, ApplyError | None], None]
-    """Records in the open transaction that the DDL was executed; a second call changes nothing. The argument is the error by which the target says that it is
-    already so; ``note`` may raise that error if it means something else.
-    """
+    def has_executed(self, session: Session) -> bool:
+        """Whether the record says that the DDL was executed, as when the answer to ``note_executed`` was lost; called before each attempt."""
+
+    def note_executed(self, session: Session) -> None:
+        """Record in the open transaction that the DDL was executed; a second call changes nothing."""
 
 
 def execute_text(
@@ -103,14 +101,14 @@ class _TextDdl:
 
     def run(self, session: Session) -> ApplyError | None:
         """One attempt; the error by which the target says that it is so already."""
-        if self._record.executed(session):
+        if self._record.has_executed(session):
             session.rollback()
             return None
         if self.once and self.unheard:
             raise DdlUnrecorded(f"the connection was lost before it was recorded ({self.unheard}), and executing it again would undo it")
         with with_autocommit(session):
             already = self._execute(session)
-            self._note(session, already)
+            self._note(session)
         return already
 
     def _execute(self, session: Session) -> ApplyError | None:
@@ -129,7 +127,7 @@ class _TextDdl:
                 return error
             if makes_view(self._query):
                 return error
-            if error.errno not in _ALREADY_SO:
+            if error.errno not in _ALREADY_SO or (error.errno == _NO_DATABASE and not _drops_database(self._query)):
                 raise
             if not has_all_of(session, self._database, self._query, error.errno):
                 raise _part_of_it(error) from error
@@ -137,27 +135,26 @@ class _TextDdl:
         self._answered = True
         return None
 
-    def _note(self, session: Session, already: ApplyError | None) -> None:
+    def _note(self, session: Session) -> None:
         gone: RetryableApplyError | None = None
         try:
             for attempt in retrying(self._retry_policy):
                 with attempt:
-                    gone = self._noted(session, already)
+                    gone = self._noted(session)
         except (LeaseLost, CommitsLost):
             raise
         except ApplyError as error:
-            if error is already:
-                raise
             raise DdlUnrecorded(f"it was executed, but the target refuses its record: {error}", error.errno, error.words) from error
         if gone is not None:
             self.unheard = str(gone)
             raise gone
 
-    def _noted(self, session: Session, already: ApplyError | None) -> RetryableApplyError | None:
+    def _noted(self, session: Session) -> RetryableApplyError | None:
         """Record the DDL; the error after which this session cannot do it any more."""
         try:
             with in_transaction(session):
-                self._record.note(session, already)
+                self._record.note_executed(session)
+                failpoints.point("after-ddl")
         except RetryableApplyError as error:
             # A server that is read-only now may no longer be the one that the address leads to.
             if connection_lost(error.errno) or (not self.once and read_only(error)):
@@ -214,6 +211,10 @@ class WaitingViews:
         except ServerRefused as error:
             return error.errno == EXISTS_TABLE
         return True
+
+
+def _drops_database(query: str) -> bool:
+    return [t.word for t in significant(query)[:2]] in (["DROP", "DATABASE"], ["DROP", "SCHEMA"])
 
 
 def _part_of_it(refused: ApplyError) -> ApplyError:

@@ -1,1 +1,0 @@
-"""DDLs of which nothing but the text is known: from a relay log or a file sink's files."""
