@@ -132,8 +132,10 @@ def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: by
     limit = len(HALVES[Op(op)])
     found: set[int] = set()
     while cursor.left and not (until_found and len(found) == len(wanted)):
-        column_id = _take_column_id(cursor)
-        value = take_datum(cursor)
+        flag = cursor.byte()
+        if flag != Flag.VARINT:
+            raise Corruption(f"a column id with flag {flag:#04x} before byte {cursor.pos}")
+        column_id, value = cursor.varint(), take_datum(cursor)
         if column_id not in wanted:
             continue
         found.add(column_id)
@@ -142,13 +144,6 @@ def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: by
         if len(seen) > limit:
             raise Corruption(f"column id {column_id} occurs {len(seen)} times in the row")
     return event
-
-
-def _take_column_id(cursor: Cursor) -> int:
-    flag = cursor.byte()
-    if flag != Flag.VARINT:
-        raise Corruption(f"a column id with flag {flag:#04x} before byte {cursor.pos}")
-    return cursor.varint()
 
 
 def cell_of(cell: CellType, value: Datum) -> Value:

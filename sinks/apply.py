@@ -44,7 +44,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, U
 from pyspark_tidb_binlog.sinks.engine.history_wait import HistoryWait
 from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, persisted
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, events_by_table, plan_steps, replay_steps
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
@@ -382,8 +382,7 @@ class BatchApplier:
         self._frozen = {**self._frozen, **done.frozen}
         self._applied = step.applied
         self.clock.counts.ddls += 1
-        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
-        fate = "filtered" if unwanted else done.fate
+        fate = "filtered" if step.decision.unwanted else done.fate
         self._note_ddl(DdlNote(step.commit_ts, step.restored, fate, "; ".join(losses), step.job.schema_name))
 
     def _unread(self) -> NeverKept:

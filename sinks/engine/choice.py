@@ -77,7 +77,12 @@ class NeverKept:
     @classmethod
     def of(cls, history: SchemaHistory, selection: Selection, marks: MarkTables = _NO_MARKS) -> "NeverKept":
         """Find the tables of ``history`` that are never replicated, except ``marks``."""
-        return cls(selection.never_kept(history) - marks.table_ids, history.newest_version, marks)
+        ids = set()
+        for table_id, track in history.tracks.items():
+            known = [entry for entry in track.entries if isinstance(entry, TableSnapshot)]
+            if known and not any(map(selection.keeps, known)):
+                ids.add(table_id)
+        return cls(frozenset(ids) - marks.table_ids, history.newest_version, marks)
 
     def dropped(self, rows: pa.Table) -> pa.Table:
         """Return ``rows`` (``ROW_EVENT``) without the rows of these tables."""

@@ -33,7 +33,7 @@ from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time
 from pyspark_tidb_binlog.schemas.history import GRACE, Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import may_be_stranded, needed_early
 from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows
-from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision, DdlFate
+from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,7 @@ class DdlStep:
     @property
     def losses(self) -> tuple[str, ...]:
         """Words that people must read, whatever the target makes of the DDL."""
-        unwanted = self.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
-        return (lost_words(self.job),) if self.lost and not unwanted else ()
+        return (lost_words(self.job),) if self.lost and not self.decision.unwanted else ()
 
     @property
     def restored(self) -> str:

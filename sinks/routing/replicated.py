@@ -42,6 +42,11 @@ class DdlDecision:
     strangers: frozenset[int] = frozenset()
     """For a DDL on several tables: the ids of the tables that are replicated neither before nor after it."""
 
+    @property
+    def unwanted(self) -> bool:
+        """Whether the DDL is not handed to the target, as the settings ask."""
+        return self.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
+
 
 APPLIED = DdlDecision()
 
@@ -77,15 +82,6 @@ class Selection:
     def keeps(self, table: TableAt | TableSnapshot) -> bool:
         """Whether rows of this table are replicated."""
         return self.tables.keeps(table.schema, table.name)
-
-    def never_kept(self, history: SchemaHistory) -> frozenset[int]:
-        """Ids of the tables that are not replicated under any name that ``history`` knows."""
-        ids = []
-        for table_id, track in history.tracks.items():
-            known = [entry for entry in track.entries if isinstance(entry, TableSnapshot)]
-            if known and not any(map(self.keeps, known)):
-                ids.append(table_id)
-        return frozenset(ids)
 
     def live(self, history: SchemaHistory, version: int) -> tuple[TableAt, ...]:
         """Every table that is replicated at ``version``."""

@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Wri
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, name_of
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVEPOINT, LocalProgress, LocalRecord, TargetPlace
@@ -185,8 +184,7 @@ class MessageSink(Sink):
     def _ddl(self, step: DdlStep, history: SchemaHistory) -> Iterator[Message]:
         name = name_of(step.job, history)
         settings = self._settings
-        unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT)
-        if settings.sync_ddl and not unwanted and step.skip_ts not in settings.ignored_ts:
+        if settings.sync_ddl and not step.decision.unwanted and step.skip_ts not in settings.ignored_ts:
             yield Message(step.commit_ts, self._format.ddl(step.commit_ts, name, step.restored), 0)
 
     def _write(self, step: RowsStep, messages: Iterable[Message]) -> Written:

@@ -1,4 +1,4 @@
-"""``sinks.engine.keyed``, the keyed events of ``sinks.engine.keyed`` and their subsets in ``sinks.mysql.parallel``: what goes in comes out."""
+"""``sinks.engine.keyed`` and its subsets in ``sinks.mysql.parallel``: what goes in comes out."""
 
 from collections.abc import Iterator
 
