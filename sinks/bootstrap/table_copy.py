@@ -78,7 +78,7 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """Between what is copied. Picklable."""
+    """The upstream at the snapshot, and the target's settings. Picklable."""
 
     upstream: SnapshotSource
     ts: int
@@ -188,8 +188,8 @@ class _Chunk:
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
         limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
-        told = noted_in(zip(self._columns, values, strict=True), session.flavour)
-        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, told):
+        notes = noted_in(zip(self._columns, values, strict=True), session.flavour)
+        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, notes):
             self._insert(session, statement)
             self.bytes += len(statement.sql)
         self.rows += count
@@ -201,8 +201,8 @@ class _Chunk:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:
             raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
-        if told := noted(statement):
-            _log.warning("%s (%d such rows in one statement)", in_words(told[0], self._place.apply.log_row_data), len(told))
+        if notes := noted(statement):
+            _log.warning("%s (%d such rows in one statement)", in_words(notes[0], self._place.apply.log_row_data), len(notes))
         if found:
             raise FindingError(
                 f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the definitions of the two tables. Or drop the "

@@ -17,30 +17,18 @@ from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Moment
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, MirrorState, Moment
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlace:
-    """What was published of one table: its columns in ``snapshots``."""
+class TablePlace(MirrorState):
+    """A table as published: a row of ``snapshots``, without the definition."""
 
-    resolved_ts: int
-    number: int
-    table_id: int
-    database: str
-    table: str
-    path: str
-    version: int | None
-    upto_ts: int
-    schema_version: int
-    state: str
-    why: str | None
-
-    def __str__(self) -> str:
-        return f"{self.database}.{self.table}"
+    resolved_ts: int = 0
+    number: int = 0
 
 
-COLUMNS = tuple(TablePlace.__dataclass_fields__)
+COLUMNS = tuple(name for name in TablePlace.__dataclass_fields__ if name != "info")
 _LEFT = {DROPPED: "was dropped", LOADING: "is not loaded yet; it is to be read from the upstream since"}
 
 
@@ -66,14 +54,14 @@ class Published:
         return self._followed.kept_ts
 
     def at(self, ts: int) -> dict[int, TablePlace]:
-        """By table id, what holds at ``ts``."""
+        """The newest row of each table at ``ts``, by table id."""
         count = int(np.searchsorted(self._ts, ts, side="right"))
         ids = self._rows["table_id"].to_numpy()[:count][::-1]
         last = count - 1 - np.unique(ids, return_index=True)[1]
         return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
 
     def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
-        """How far tables are known: as far as the ledger goes, but not past a DDL that mirrors have not followed.
+        """The commit_ts up to which tables are known: the end of the ledger, but not past a DDL that mirrors have not followed.
 
         ``ddls``: commit_ts and job id of the ledger's DDLs, at least from ``followed_ts`` on.
         """
@@ -82,20 +70,17 @@ class Published:
 
     @property
     def followed_ts(self) -> int:
-        """Up to which commit_ts all changes are in the mirrors."""
+        """The commit_ts up to which all changes are in the mirrors."""
         return self._followed.resolved_ts
 
     def complete_ts(self, place: TablePlace, ts: int) -> int:
-        """Up to which commit_ts the version of ``place``, which holds at ``ts``, has all changes of its table."""
+        """The commit_ts up to which the version of ``place``, which holds at ``ts``, has all changes of its table."""
         return max(place.upto_ts, self.followed_ts) if ts >= self.followed_ts else place.upto_ts
 
-    def ids_called(self, place: TablePlace) -> set[int]:
-        """The tables that were published under the name of ``place`` at any time."""
-        return set(self._rows.filter(self._called(place.database, place.table))["table_id"].to_pylist())
-
-    def _called(self, database: str, table: str) -> pa.ChunkedArray:
+    def rows_called(self, database: str, table: str) -> pa.Table:
+        """The rows that were published under a name at any time."""
         pairs = (("database", database), ("table", table))
-        return pc.and_(*(pc.equal(pc.utf8_lower(self._rows[column]), name.lower()) for column, name in pairs))
+        return self._rows.filter(pc.and_(*(pc.equal(pc.utf8_lower(self._rows[column]), name.lower()) for column, name in pairs)))
 
     def table_at(self, name: str, ts: int) -> TablePlace:
         """The table of this name, which can be read at ``ts``.
@@ -121,7 +106,7 @@ class Published:
         return max(named, key=lambda place: (place.state != DROPPED, place.resolved_ts, place.number))
 
     def _since(self, place: TablePlace) -> str:
-        """When and why a table left, and how to read it as it was just before."""
+        """The time at which a table left, the reason, and how to read the table just before, in words."""
         mine = self._rows.filter(pc.equal(self._rows["table_id"], place.table_id)).to_pylist()
         good = [number for number, row in enumerate(mine) if row["state"] == MIRRORED and row["resolved_ts"] <= place.resolved_ts]
         left = mine[good[-1] + 1 if good else 0]["resolved_ts"]
@@ -129,8 +114,7 @@ class Published:
         return f"at {as_time(left)} ({left}){why}" + (f'; lake.at({left - 1}).table("{place}") is the table just before' if good else "")
 
     def _meant(self, wanted: NamedTable, places: Mapping[int, TablePlace], ts: int) -> str:
-        called = self._called(wanted.database, wanted.table)
-        later = self._rows.filter(pc.and_(called, pc.greater(self._rows["resolved_ts"], ts)))
+        later = self.rows_called(wanted.database, wanted.table).filter(pc.field("resolved_ts") > ts)
         if later.num_rows:
             return f"the lake has it from {as_time(later['resolved_ts'][0].as_py())} ({later['resolved_ts'][0]}) on"
         names = [str(place) for place in places.values() if place.state != DROPPED]

@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -31,16 +32,8 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.job_json import job_json, table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import (
-    APP,
-    KEPT_HOURS,
-    at_newest,
-    compare_and_swap,
-    in_log,
-    recording_commit,
-    scanned,
-    with_directory,
-)
+from pyspark_tidb_binlog.sinks.lake import lake_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import APP, KEPT_HOURS, CommitUnclear, RecordReplaced, scanned
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +88,14 @@ class MirrorState:
     why: str | None = None
     """Why it is stale."""
 
+    def __str__(self) -> str:
+        """Its name in the lake."""
+        return f"{self.database}.{self.table}"
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a commit records."""
+    """The record of a commit."""
 
     epoch: int = 0
     resolved_ts: int = 0
@@ -110,7 +107,7 @@ class Moment:
     """From here on every moment can be read. Of earlier ones, what these need is kept."""
 
     def to_json(self) -> str:
-        """As it is kept."""
+        """The moment as it is stored."""
         return json.dumps({"layout": 1, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
@@ -140,7 +137,7 @@ class Snapshots:
             LeaseLost: a newer one has begun.
         """
         try:
-            self._table = DeltaTable(with_directory(self.uri))
+            self._table = DeltaTable(lake_table.with_directory(self.uri))
         except TableNotFoundError:
             try:
                 first = Moment(epoch)
@@ -161,17 +158,24 @@ class Snapshots:
                 return
 
     def load(self) -> Moment | None:
-        """The newest moment, for a reader; None: there is no table.
+        """Go to the newest version; the newest moment. None: there is no table.
 
         Raises:
             ApplyError: it is not a lake's, or cannot be read.
         """
         try:
-            return self._newest(DeltaTable(self.uri))
+            self._table = DeltaTable(self.uri)
+            return self._newest(self._table)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
             raise ApplyError(f"the moments in {self.uri} cannot be read: {error}") from error
+
+    @property
+    def version(self) -> int:
+        """The version that is known."""
+        assert self._table is not None
+        return self._table.version()
 
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""
@@ -209,7 +213,7 @@ class Snapshots:
     def publish(
         self, resolved_ts: int, jobs: Iterable[int], rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS
     ) -> None:
-        """One moment: what tables became, in order, each at a ts. ``defined``: by table id, the jobs that make tables of ``rows``.
+        """Publish one moment: the tables that changed, in order, each at a ts. ``defined``: by table id, the jobs that make tables of ``rows``.
 
         Raises:
             LeaseLost: another writer has begun.
@@ -225,29 +229,27 @@ class Snapshots:
         self._commit(fresh, lambda table, commit: write_deltalake(table, data, mode="append", commit_properties=commit))
 
     def _commit(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
-        for _ in range(_RACES):
-            assert self._table is not None
-            if self.moment.epoch > fresh.epoch:
-                raise self._lost()
-            version = self._table.version()
-            if not in_log(self._table, version):
-                raise ApplyError(f"the log of {self.uri} has no version {version} any more: what is published is read again")
-            try:
-                write(self._table, _commit_of(fresh))
-                self.moment = fresh
-            except (DeltaError, OSError) as error:
-                known = self.moment
-                self.moment = self._newest(self._table)
-                if self.moment == fresh and self._table.version() > version:
-                    return
-                if self.moment.epoch <= fresh.epoch and (self.moment != known or self._table.version() == version):
-                    raise ApplyError(f"cannot publish to {self.uri}: {error}") from error
-                continue
-            if self._table.get_add_actions().num_rows > _MOST_FILES:
-                # Without a record: delta-rs puts a compaction behind whatever others have committed.
-                self._table.optimize.compact()
-            return
-        raise ApplyError(f"other programs have committed to {self.uri} {_RACES} times while a moment was to be published; end them")
+        if self.moment.epoch > fresh.epoch:
+            raise self._lost()
+        try:
+            lake_table.commit_behind(self, self.moment, fresh, partial(self._write, fresh, write), "a moment was to be published")
+        except RecordReplaced as error:
+            self.moment = error.found or self.moment
+            raise self._lost() if self.moment.epoch > fresh.epoch else ApplyError(f"cannot publish to {self.uri}: {error}") from error
+        self.moment = fresh
+        assert self._table is not None
+        if self._table.get_add_actions().num_rows > _MOST_FILES:
+            # Without a record: delta-rs puts a compaction behind whatever others have committed.
+            self._table.optimize.compact()
+
+    def _write(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
+        assert self._table is not None
+        if not lake_table.in_log(self._table, self.version):
+            raise ApplyError(f"the log of {self.uri} has no version {self.version} any more: what is published is read again")
+        try:
+            write(self._table, _commit_of(fresh))
+        except (DeltaError, OSError) as error:
+            raise CommitUnclear(str(error)) from error
 
     def _dataset(self) -> Any:
         assert self._table is not None
@@ -257,8 +259,8 @@ class Snapshots:
         return LeaseLost(f"another Drainer publishes to {self.uri}: this one writes nothing more")
 
     def _newest(self, table: DeltaTable) -> Moment:
-        """That of the newest version, to which ``table`` goes."""
-        commit = at_newest(table, recording_commit)
+        """The moment of the newest version, to which ``table`` goes."""
+        commit = lake_table.at_newest(table, lake_table.recording_commit)
         if commit is None:
             raise ApplyError(
                 f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed"
@@ -267,7 +269,7 @@ class Snapshots:
 
 
 def _commit_of(moment: Moment) -> CommitProperties:
-    return compare_and_swap(moment.to_json(), moment.resolved_ts)
+    return lake_table.compare_and_swap(moment.to_json(), moment.resolved_ts)
 
 
 def _rows_of(rows: list[tuple[int, MirrorState]], first: int, defined: Mapping[int, Job]) -> pa.Table:

@@ -38,8 +38,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import ledger
-from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, remove_files, scanned, shorten_log, store_of
+from pyspark_tidb_binlog.sinks.lake import lake_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import KEPT_HOURS, scanned
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment, Snapshots
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def outlived(rows: pa.Table, newest_ts: int, kept_ts: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class OldChanges:
-    """Which row changes of the ledger go; pure."""
+    """The row changes of the ledger that are not kept; pure."""
 
     upto_ts: int
     """Younger ones stay."""
@@ -99,7 +99,7 @@ class OldChanges:
 
     @classmethod
     def of(cls, rows: pa.Table, moment: Moment, days: int) -> "OldChanges":
-        """Those of before ``days`` days, up to a whole one: files are written again once a day. ``rows``: ``OF_CHANGES`` of ``snapshots``."""
+        """The changes of before ``days`` days, up to a whole day: files are written again once a day. ``rows``: ``OF_CHANGES`` of ``snapshots``."""
         before_ts = min(moment.resolved_ts - tso(days * DAY_MS), moment.kept_ts)
         rows = rows.sort_by([("table_id", "ascending"), ("number", "ascending")])
         ids, ts, upto = (rows[name].to_numpy() for name in ("table_id", "resolved_ts", "upto_ts"))
@@ -110,7 +110,7 @@ class OldChanges:
         return cls(max(0, before_ts - before_ts % tso(DAY_MS)), table_ids, merged)
 
     def ddls(self, rows: pa.Table) -> pa.Table:
-        """Of rows of the ledger the old DDLs."""
+        """The old DDLs among rows of the ledger."""
         return rows.filter(pa.array(self._is_old(rows) & _is_ddl(rows)))
 
     def others(self, rows: pa.Table) -> pa.Table:
@@ -126,7 +126,7 @@ class OldChanges:
 
 
 def old_changes(lake: str, days: int) -> OldChanges | None:
-    """Those of a lake; 0 days: none go. What is published meanwhile only makes them fewer.
+    """The row changes of a lake that are not kept; None, as for 0 days: all are. What is published meanwhile only makes them fewer.
 
     Raises:
         ApplyError: ``snapshots`` cannot be read.
@@ -142,7 +142,7 @@ def _is_ddl(rows: pa.Table) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Tidied:
-    """What a pass has left of a mirror."""
+    """The versions that a pass has left of a mirror."""
 
     versions: Mapping[int, int]
     base: int
@@ -155,7 +155,7 @@ _NOTHING = _Tidied({}, 0, False)
 
 
 class OldVersions:
-    """Of one lake, by its writer, between two moments."""
+    """Removes old versions of one lake, for its writer, between two moments."""
 
     def __init__(self, lake: str, snapshots: Snapshots) -> None:
         """``snapshots``: has the lease."""
@@ -222,7 +222,7 @@ class OldVersions:
             table = DeltaTable(uri)
         except TableNotFoundError:
             return
-        store, newest = store_of(table), table.version()
+        store, newest = lake_table.store_of(table), table.version()
         log = {entry.base_name: entry.mtime for entry in store.get_file_info(pafs.FileSelector("_delta_log"))}
         named = sorted(v for v in versions if v <= newest)
         # Files of a version behind ``last`` were removed later, if at all. One before it may seem younger: the clock was set back.
@@ -233,18 +233,18 @@ class OldVersions:
         unneeded = orphans - vectors_in(store, before_ts) if any(name.endswith(".bin") for name in orphans) else orphans
         failpoints.point("before-files-removal")
         self._snapshots.require_newest()
-        remove_files(uri, store, unneeded)
+        lake_table.remove_files(uri, store, unneeded)
         failpoints.point("after-files-removal")
         if not named:
             table.create_checkpoint()
-            shorten_log(store, newest - ledger.LOG_VERSIONS)
+            lake_table.shorten_log(store, newest - lake_table.LOG_VERSIONS)
             return
         # A reader may have a version that was the newest since then, and that no row names any more.
         young_ts = self._snapshots.moment.resolved_ts - tso(KEPT_HOURS * HOUR_MS)
         base = max((v for v in named if versions[v] <= young_ts), default=named[0])
         if before.base:
             # By checkpoints of the pass before: who reads the log has found them.
-            shorten_log(store, before.base - 1, frozenset(named))
+            lake_table.shorten_log(store, before.base - 1, frozenset(named))
         failpoints.point("before-log-checkpoints")
         for version in (v for v in named if v <= base and f"{v:020}.checkpoint.parquet" not in log):
             DeltaTable(uri, version=version).create_checkpoint()

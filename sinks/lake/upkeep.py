@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
-from pyspark_tidb_binlog.sinks.lake.ledger import DDLS, FULL, Ledger, LiveFile, Superseded, WrittenPart, without_logs
+from pyspark_tidb_binlog.sinks.lake.lake_table import DDLS, FULL, LiveFile, WrittenPart, without_logs
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, Superseded
 from pyspark_tidb_binlog.sinks.lake.old_versions import OldChanges
 
 _log = logging.getLogger(__name__)
@@ -97,9 +98,6 @@ class Upkeep:
         if state is not None and (old := self._old_changes()) is not None and old.upto_ts > state.begin_ts:
             self._remove(old)
         if self._ledger.version >= self._checkpoint + CHECKPOINT_EVERY:
-            failpoints.point("before-log-checkpoint")
-            self._ledger.checkpoint()
-            failpoints.point("after-log-checkpoint")
             self._ledger.shorten_log()
             self._checkpoint = self._ledger.version
         if time.monotonic() - self._swept_at >= _SWEEP_SECONDS:

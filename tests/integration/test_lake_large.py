@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import mirror_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges

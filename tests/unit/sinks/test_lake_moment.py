@@ -16,7 +16,7 @@ T = tso(1_763_640_000_000)
 
 def place(number: int, after: int, table: str = "orders", table_id: int = 7, state: str = "mirrored", **more: Any) -> dict[str, Any]:
     own = {"path": f"tables/{table_id}", "version": number, "upto_ts": T + after, "why": None} | more
-    return asdict(TablePlace(T + after, number, table_id, "shop", table, schema_version=9, state=state, **own))
+    return asdict(TablePlace(table_id, "shop", table, schema_version=9, state=state, resolved_ts=T + after, number=number, **own))
 
 
 ROWS = [
