@@ -96,11 +96,6 @@ Hidden = Callable[[Columns], frozenset[int]]
 """Given rows with ``CopyPlan.read``, the numbers of the rows that are not replicated."""
 
 
-def all_shown(read: Columns) -> frozenset[int]:
-    """Every row is replicated."""
-    return frozenset()
-
-
 def copy_range(
     place: CopyPlace,
     plan: CopyPlan,
@@ -108,9 +103,9 @@ def copy_range(
     sources: KeptSessions,
     sessions: Sessions,
     policy: RetryPolicy,
-    hidden: Hidden = all_shown,
+    hidden: Hidden | None = None,
 ) -> Iterator[int]:
-    """Copy a range, read by ``sources`` at the snapshot, to its end; yields the rows of each chunk once it is committed."""
+    """Copy a range, read by ``sources`` at the snapshot, to its end; yields the rows of each chunk once it is committed. ``hidden`` None: all rows are replicated."""
     limit = _FIRST_ROWS
     while True:
         chunk = _Chunk(place, plan, part, limit, hidden, sources)
@@ -128,7 +123,9 @@ def copy_range(
 class _Chunk:
     """The next rows of a range, in a transaction with the lease checked (``fenced``), which may be tried several times."""
 
-    def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden, sources: KeptSessions) -> None:
+    def __init__(
+        self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden | None, sources: KeptSessions
+    ) -> None:
         self._place = place
         self._plan = plan
         self._part = part
@@ -172,7 +169,7 @@ class _Chunk:
         return done
 
     def _write(self, session: Session, read: Columns) -> None:
-        hidden = self._hidden(read)
+        hidden = self._hidden(read) if self._hidden is not None else ()
         values = [read[i] for i in self._taken]
         if hidden:
             shown = pa.array(np.isin(np.arange(len(read[0])), list(hidden), invert=True))

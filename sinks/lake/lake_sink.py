@@ -189,7 +189,9 @@ class LakeSink(Sink):
             if step.commit_ts < self._commit_ts:
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
-            rows = [] if unwanted else [ddl_row(step, self._name(step, history))]
+            name = name_of(step.job, history)
+            to = self._settings.selection.routes.target(name.schema, name.table)
+            rows = [] if unwanted else [ddl_row(step, (to.schema, to.name))]
             self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
             fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
@@ -249,11 +251,6 @@ class LakeSink(Sink):
             self._step(step.upto_ts, step.applied, rows, parts, changes=count)
         self._commit_ts = step.upto_ts
         return Written(count)
-
-    def _name(self, step: DdlStep, history: SchemaHistory) -> tuple[str, str]:
-        name, routes = name_of(step.job, history), self._settings.selection.routes
-        to = routes.target(name.schema, name.table)
-        return to.schema, to.name
 
     # The ledger.
 

@@ -203,20 +203,18 @@ def shorten_log(store: pafs.FileSystem, upto: int, kept: Collection[int] = ()) -
             store.delete_file(entry.path)
 
 
-def at_newest(table: DeltaTable, read: Callable[[DeltaTable], T]) -> T:
-    """The result of ``read`` in the newest version, to which ``table`` goes. A history may be newer than what was loaded."""
+def newest_record(table: DeltaTable) -> dict[str, Any] | None:
+    """The newest commit with a record of ours in the newest version, to which ``table`` goes: another program may have compacted the table since.
+
+    None: there is none. A history may be newer than what was loaded.
+    """
     while True:
         table.update_incremental()
-        version, found = table.version(), read(table)
+        version, commits = table.version(), (commit for limit in (_FIRST_LOOK, None) for commit in table.history(limit))
+        found = next((commit for commit in commits if APP in commit), None)
         table.update_incremental()
         if table.version() == version:
             return found
-
-
-def recording_commit(table: DeltaTable) -> dict[str, Any] | None:
-    """The newest commit with a record of ours: another program may have compacted the table since. None: there is none."""
-    commits = (commit for limit in (_FIRST_LOOK, None) for commit in table.history(limit))
-    return next((commit for commit in commits if APP in commit), None)
 
 
 def written_files(

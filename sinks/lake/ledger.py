@@ -208,7 +208,7 @@ class Ledger:
         try:
             if self._table is None or not lake_table.in_log(self._table, self._table.version()):
                 self._table = DeltaTable(self.uri)
-            return lake_table.at_newest(self._table, self._newest_state)
+            return self._newest_state(self._table)
         except TableNotFoundError:
             return None
         except FAULTS as error:
@@ -380,8 +380,7 @@ class Ledger:
         return self._table
 
     def _newest_state(self, table: DeltaTable) -> LakeState:
-        """The state of the newest commit that has one."""
-        commit = lake_table.recording_commit(table)
+        commit = lake_table.newest_record(table)
         if commit is None:
             raise ApplyError(
                 f"{self.uri} is a Delta table whose log holds no record of a stream: it is no ledger, or its log was removed. Name an empty directory "

@@ -260,7 +260,7 @@ class Snapshots:
 
     def _newest(self, table: DeltaTable) -> Moment:
         """The moment of the newest version, to which ``table`` goes."""
-        commit = lake_table.at_newest(table, lake_table.recording_commit)
+        commit = lake_table.newest_record(table)
         if commit is None:
             raise ApplyError(
                 f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed"

@@ -93,7 +93,7 @@ class Upkeep:
             ApplyError: it failed; ``LeaseLost``: another writer has begun.
         """
         state = self._ledger.load()
-        if (chosen := due(self._ledger.files())) and self._replace(chosen, lambda: self._ledger.rewritten(chosen, self._ended.is_set)):
+        if (chosen := due(self._ledger.files())) and self._replace(chosen, self._ledger.rewritten(chosen, self._ended.is_set)):
             self._wake.set()
         if state is not None and (old := self._old_changes()) is not None and old.upto_ts > state.begin_ts:
             self._remove(old)
@@ -112,13 +112,11 @@ class Upkeep:
         if len(few := [file for file in files if file.only_ddls]) >= MOST_OPEN:
             chosen += few
         kinds = ((old.ddls, DDLS), (old.others, FULL))
-        self._replace(
-            chosen, lambda: [part for of in kinds for part in self._ledger.rewritten(chosen, self._ended.is_set, *of)], old.upto_ts
-        )
+        parts = [part for of in kinds for part in self._ledger.rewritten(chosen, self._ended.is_set, *of)]
+        self._replace(chosen, parts, old.upto_ts)
 
-    def _replace(self, chosen: Sequence[LiveFile], write: Callable[[], Sequence[WrittenPart]], begin_ts: int | None = None) -> bool:
-        begun = time.monotonic()
-        parts = write()
+    def _replace(self, chosen: Sequence[LiveFile], parts: Sequence[WrittenPart], begin_ts: int | None = None) -> bool:
+        """Commit ``parts`` in place of files; whether that was done."""
         failpoints.point("before-compaction-commit")
         swapped = False
         try:
@@ -129,7 +127,7 @@ class Upkeep:
             _log.warning("a compaction of %s is given up: %s", self._ledger.uri, error)
         failpoints.point("after-compaction-commit")
         without_logs(self._ledger.uri, parts)
-        _log.debug("%d files of %s are now %d, after %.1f s", len(chosen), self._ledger.uri, len(parts), time.monotonic() - begun)
+        _log.debug("%d files of %s are now %d", len(chosen), self._ledger.uri, len(parts))
         if swapped:
             self._ledger.load()
         return swapped
