@@ -51,8 +51,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, LakeWriter, Ledger,
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors, TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import Moment
-from pyspark_tidb_binlog.sinks.lake.old_versions import old_changes
-from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
+from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep, old_changes
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, KeptTable, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of

@@ -1,5 +1,5 @@
 """One Delta table of a lake: its files, its log, and the commits that record something. The files of a lake that know delta-rs are ``lake_table``, ``ledger``,
-``mirror_table``, ``moments`` and ``old_versions``. [deltalake]
+``mirror_table``, ``moments`` and ``upkeep``. [deltalake]
 
 Promises: a commit with ``compare_and_swap`` succeeds only as the next version after the one that its handle knows. Files that were written for a commit that
 failed belong to nothing, and VACUUM removes them.

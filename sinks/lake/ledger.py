@@ -59,7 +59,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED, ORDER
 _log = logging.getLogger(__name__)
 
 REFUSES_OLD = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-"""Of a Spark session: whether it refuses versions that are older than ``KEPT_HOURS``. The files of those that are published stay (``old_versions``)."""
+"""Of a Spark session: whether it refuses versions that are older than ``KEPT_HOURS``. The files of those that are published stay (``upkeep``)."""
 _SETTINGS = {
     "delta.appendOnly": "true",
     "delta.dataSkippingStatsColumns": ",".join(MEASURED),

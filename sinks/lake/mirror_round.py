@@ -100,7 +100,7 @@ class OpenMirrors:
         return tuple(found)
 
     def new_path(self, table: MirrorState) -> str:
-        """A path that is never used again. ``discard`` removes what a failure leaves there, ``old_versions`` what a death leaves."""
+        """A path that is never used again. ``discard`` removes what a failure leaves there, ``upkeep`` what a death leaves."""
         path = f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
         self._made.append(path)
         return path

@@ -49,7 +49,7 @@ def is_error(error: BaseException) -> bool:
 _SETTINGS = {
     "delta.columnMapping.mode": "name",
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
-    # ``old_versions`` does it.
+    # ``upkeep`` does it.
     "delta.enableExpiredLogCleanup": "false",
 }
 _VECTORS = "delta.enableDeletionVectors"
@@ -58,7 +58,7 @@ _LARGE = {
     # Spark puts sums beside the files that it writes, and refuses those that delta-rs has written again under the same names.
     "delta.checkpointInterval": "1000000000",
 }
-"""Of a mirror that Spark writes, too. ``old_versions`` makes its checkpoints."""
+"""Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _AT_ONCE = 8_192
 """Rows that a MERGE holds at a time, several times over."""

@@ -6,7 +6,7 @@ ledger, and with it the stream, never waits.
 
 A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
 commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
-It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between two rounds ``old_versions`` go, and tables whose rows
+It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between two rounds ``upkeep`` go, and tables whose rows
 the ledger does not have from the beginning are loaded. A table that is to be loaded is ``LOADING`` in ``snapshots``, and rounds pass over its rows. When all
 mirrors are at a moment, it is read from the upstream as it was at this moment, into a new directory. So the ledger goes on from there, as for any mirror.
 """
@@ -43,7 +43,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_round import (
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Moment, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, PIECE_BYTES, RowPieces, held, mirror_schema
-from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
+from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import KeptTable
 

@@ -6,7 +6,7 @@
 
 The map at T: of each table_id the row with the largest ``number`` among those with ``resolved_ts <= T``. A table without a newer row did not change.
 One commit publishes one moment. Its ``commitInfo.tidb_binlog`` is the ``Moment``. ``job`` is set where a table that the ledger has no CREATE TABLE of is
-to be loaded: such a job, so that the schema history is complete without the upstream. ``old_versions`` removes rows of older moments.
+to be loaded: such a job, so that the schema history is complete without the upstream. ``upkeep`` removes rows of older moments.
 
 Promises: a commit is compare-and-swap, as in ``ledger``. A start commits its epoch, and nothing of an older epoch is published from then on.
 """

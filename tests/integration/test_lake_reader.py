@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
-from pyspark_tidb_binlog.sinks.lake import lake_reader, lake_table, old_versions
+from pyspark_tidb_binlog.sinks.lake import lake_reader, lake_table, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from tests.support.bank_states import TOTAL, bank_changes, states_at
@@ -138,7 +138,7 @@ def test_kept_moments_can_be_read_when_old_versions_have_gone(spark: SparkSessio
         "HOUR_MS": 1000,
         "DAY_MS": 100,
     }.items():
-        monkeypatch.setattr(old_versions, name, value)
+        monkeypatch.setattr(upkeep, name, value)
     monkeypatch.setattr(lake_table, "LOG_SECONDS", 0.0)
     sink = FollowedSink(LakeSettings(str(tmp_path), 1, mirror_interval=0.0, retention=3.0, days=1))
     replicate(sink, "bank", spans_of("bank", 16))

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed,
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
-from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
+from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, old_versions, upkeep
+from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import Moment
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
-from pyspark_tidb_binlog.sinks.lake.old_versions import OF_CHANGES, OldChanges, outlived
+from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.ddl_jobs import database, job, table
@@ -406,7 +406,7 @@ def test_what_no_moment_needs_is_gone(tmp_path: Path, short_past: None) -> None:
 
 def test_files_that_were_removed_just_now_stay(tmp_path: Path, short_past: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader may have a version of the last hours that no row names any more."""
-    monkeypatch.setattr(old_versions, "KEPT_HOURS", 3)
+    monkeypatch.setattr(upkeep, "KEPT_HOURS", 3)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, 12, case="bank")
     sink.close()
@@ -540,7 +540,7 @@ class Hours:
 
 
 def test_a_version_can_be_read_for_three_hours_after_it_was_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 1e9)
     scene, minute = LakeScene(NOW - HOUR), HOUR // 60
     scene.ddl(NOW - 50 * minute, database(1))
     scene.ddl(NOW - 49 * minute, job(2, 3, table(10, "t")))
@@ -562,7 +562,7 @@ def test_a_version_can_be_read_for_three_hours_after_it_was_the_newest(tmp_path:
 
 
 def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 1e9)
     scene = LakeScene(NOW - HOUR)
     scene.ddl(NOW - 1000, database(1))
     scene.ddl(NOW, job(2, 3, table(10, "t")))
@@ -579,7 +579,7 @@ def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, mon
 
 
 def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
     monkeypatch.setattr(mirror_table, "_MOST_FILES", 2)
     scene = LakeScene()
     scene.ddl(10, database(1))
@@ -593,7 +593,7 @@ def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path:
     for _ in range(3):
         sink._mirrors._old_versions.look()
     assert len(parquet_files(tmp_path)) > 1
-    monkeypatch.setattr(old_versions, "KEPT_HOURS", 0)
+    monkeypatch.setattr(upkeep, "KEPT_HOURS", 0)
     sink._mirrors._old_versions.look()
     needed = {uri for r in rows_of_snapshots(tmp_path) for uri in DeltaTable(tmp_path / r["path"], version=r["version"]).file_uris()}
     assert parquet_files(tmp_path) == set(map(Path, needed))
