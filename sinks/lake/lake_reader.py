@@ -24,11 +24,10 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, physical_ms, ts_at
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
-from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, MIRRORED, Published, Snapshots, TablePlace, readable
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, held, identity, mirror_schema, net_changes
 
 When = str | int | datetime.datetime

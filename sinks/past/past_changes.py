@@ -17,11 +17,10 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, TableSnapshot
-from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
-from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
+from pyspark_tidb_binlog.sinks.lake.moments import Published, Snapshots
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -8,8 +8,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake.lake_moment import Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.moments import Moment
+from pyspark_tidb_binlog.sinks.lake.moments import Moment, Published, TablePlace, readable
 
 T = tso(1_763_640_000_000)
 

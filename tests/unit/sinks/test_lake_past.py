@@ -22,13 +22,12 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, upkeep
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.moments import Moment
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
 from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
