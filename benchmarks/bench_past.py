@@ -19,8 +19,8 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, WrittenPart, _sorted_part, scanned
+from pyspark_tidb_binlog.sinks.lake.lake_table import WrittenPart, scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, _sorted_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 
 TABLES, ROW_KEYS = 50, 100_000

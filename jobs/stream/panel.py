@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, plain
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 _WIDEST = 120
 _SAMPLES = 120

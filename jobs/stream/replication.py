@@ -62,8 +62,7 @@ from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.apply import ATOMIC_BYTES, BatchApplier
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaRows, places
-from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaFindings, DeltaRows, places
 from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.schemas.alarms import ONLINE, Facts, PumpFacts
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 _MOST_LINES = 8
 """The most lines of a progress: the cursor cannot return to lines that have left the screen."""

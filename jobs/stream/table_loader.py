@@ -12,9 +12,8 @@ possible, ``BootstrapRefused`` says why and what to do. If PD is the registry, G
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -35,11 +34,10 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, SchemaMoves, goes_on_at, require_still_there
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord, CopyState
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, none_there
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyProgress, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, upstream_of
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, TargetTables, none_there
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
@@ -53,8 +51,6 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _TRIES = 10
 """How many snapshots a first load tries while DDLs are running."""
 _PAUSE_SECONDS = 1.0
@@ -63,7 +59,7 @@ _MADE_BY_TIDB = frozenset({"information_schema", "performance_schema", "metrics_
 
 @dataclass(frozen=True, slots=True)
 class StreamStand:
-    """Where a stream's target is when tables of it are to be copied."""
+    """The state of a stream's target when tables of it are to be copied."""
 
     commit_ts: int
     version: int
@@ -91,6 +87,7 @@ class TableLoader:
         """
         self._spark = spark
         self._config = config
+        self._selection = Selection.of(config.apply)
         self._request = request
         self._stop = stop
         self._upstream = upstream
@@ -101,9 +98,11 @@ class TableLoader:
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
         self._is_lake = config.apply.db_type == "lake"
-        if request and self._is_lake:
-            self._require_of_lake(request)
-        elif request and not self._is_server:
+        if request.restart and self._is_lake:
+            raise ConfigError(
+                "--bootstrap-restart: a lake loads each table from its beginning, and goes on with the next one; remove the flag"
+            )
+        if request and not (self._is_lake or self._is_server):
             raise ConfigError(f"{request.flag}: syncer.db-type = {config.apply.db_type!r} has no tables to fill; remove the flag")
         if request and config.apply.loopback_control:
             raise ConfigError(
@@ -115,8 +114,10 @@ class TableLoader:
     @property
     def words(self) -> str:
         """The progress of the copy in words; empty = no copy runs."""
-        running = self._running
-        return running.words if running is not None else ""
+        if self._running is None:
+            return ""
+        copied = self.copied
+        return copied.words() if copied is not None else "looking at the tables that are to be copied"
 
     @property
     def copied(self) -> CopyProgress | None:
@@ -172,14 +173,16 @@ class TableLoader:
         return self._at_newest(lambda ts: self._load_all(held(), ts, history_at(ts, False)))
 
     def unfilled(self, begin_ts: int, history: Callable[[], SchemaHistory]) -> str:
-        """What is wrong with a target that a stream begins on at ``begin_ts`` and that has no table of that moment; empty: it has one, or needs none."""
+        """The error of a target that a stream begins on at ``begin_ts`` and that has no table of that moment; empty: it has one, or needs none."""
         if not self._is_server:
             return ""
-        known, selection = history(), Selection.of(self._config.apply)
-        tables = [t for t in map(selection.routes.moved, selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
+        known = history()
+        tables = [t for t in map(self._selection.routes.moved, self._selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
         names = [(t.schema, t.name) for t in tables]
         schemas = sorted({schema for schema, _ in names})
-        there = self._asked(lambda session: {(schema, name) for schema in schemas for name in tables_in(session, schema)})
+        for attempt in retrying(self._policy):
+            with attempt, session_for(self._connect, attempt) as session:
+                there = {(schema, name) for schema in schemas for name in tables_in(session, schema)}
         if not names or any((schema, name.lower()) in there for schema, name in names):
             return ""
         return f"{none_there([f'{schema}.{name}' for schema, name in names])}: {FILL_IT}"
@@ -200,17 +203,10 @@ class TableLoader:
 
     # A lake.
 
-    def _require_of_lake(self, request: BootstrapRequest) -> None:
-        if request.restart:
-            raise ConfigError(
-                "--bootstrap-restart: a lake loads each table from its beginning, and goes on with the next one; remove the flag"
-            )
-
     def _begun_lake(self, ts: int, history: SchemaHistory) -> int:
-        """Where the stream begins that all tables are loaded for: ``ts``, if the DDL history has them all."""
+        """The ts at which the stream begins that all tables are loaded for: ``ts``, if the DDL history has them all."""
         self.of_cluster()
-        selection = Selection.of(self._config.apply)
-        self._require_same_tables(ts, selection, selection.live(history, history.version_at(ts)))
+        self._require_same_tables(ts, self._selection.live(history, history.version_at(ts)))
         return ts
 
     def of_first_lake(self, history: SchemaHistory, version: int) -> Sequence[Job]:
@@ -224,7 +220,7 @@ class TableLoader:
             BootstrapRefused: one is not replicated, or unknown.
         """
         if self._request.everything:
-            tables = [t for t in self._live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+            tables = [t for t in self._selection.live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
         else:
             tables = self._named("--bootstrap", self._request.tables, stand)
         return [table_as_job(table, stand.history) for table in tables]
@@ -240,9 +236,6 @@ class TableLoader:
         self.source()
         return [table_as_job(table, stand.history) for table in self._named("reload-tables", named_tables(names, "reload-tables"), stand)]
 
-    def _live(self, history: SchemaHistory, version: int) -> Sequence[TableAt]:
-        return Selection.of(self._config.apply).live(history, version)
-
     def of_stream(self, held: Lease, stand: StreamStand) -> None:
         """Copy tables of a stream at its checkpoint, before the stream continues; then record that the stream has joined them.
 
@@ -251,7 +244,7 @@ class TableLoader:
         """
         if not self._is_server:
             return
-        record, selection = self._settled(held, stand), Selection.of(self._config.apply)
+        record = self._settled(held, stand)
         begun = record is not None and record.begun
         left = self._left(record)
         wanted = self._named("--bootstrap", self._request.tables, stand)
@@ -264,7 +257,7 @@ class TableLoader:
             )
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
-                self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
+                self._note_joined(held)
             if self._request.restart:
                 _log.warning(
                     "--bootstrap-restart: no copy is unfinished, so nothing is copied; to copy tables of a stream, use --bootstrap DB.TABLE"
@@ -275,13 +268,22 @@ class TableLoader:
         self._require_source(left)
         self._require_upstream(held)
         self._require_whole(held, stand)
-        everything = self._to_copy(record, stand, selection, wanted, left)
-        self._require_thawed(stand, everything)
+        everything = self._to_copy(record, stand, wanted, left)
+        for table in everything:
+            if (at := stand.frozen.get(table.table_id)) is not None:
+                raise BootstrapRefused(f"{table.schema}.{table.name} cannot be copied: {at.words}. Then start again")
         if record is not None and self._request.restart and record.head.kind is CopyKind.TABLES:
-            self._transact(held, lambda session: copy_record.give_up(session, held.cluster_id, held.schema))
+            for attempt in retrying(self._policy):
+                with attempt, fenced(self._connect, held, attempt) as session:
+                    copy_record.give_up(session, held.cluster_id, held.schema)
         head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
         self._run(held, head, everything, (), stand.history, stand.version)
-        self._transact(held, lambda session: copy_record.note_joined(session, held.cluster_id, held.schema))
+        self._note_joined(held)
+
+    def _note_joined(self, held: Lease) -> None:
+        for attempt in retrying(self._policy):
+            with attempt, fenced(self._connect, held, attempt) as session:
+                copy_record.note_joined(session, held.cluster_id, held.schema)
 
     def _settled(self, held: Lease, stand: StreamStand) -> CopyRecord | None:
         """The record of the copy. If the target has lost a part of the first load (a crash, a fail-over to a replica), that part is copied again first."""
@@ -310,12 +312,14 @@ class TableLoader:
             *(first.head.ts, as_time(first.head.ts)),
         )
         done = [t for t in first.tables if t.state is CopyState.DONE]
-        self._transact(held, lambda session: copy_record.note_all_done(session, held.cluster_id, held.schema, done))
+        for attempt in retrying(self._policy):
+            with attempt, fenced(self._connect, held, attempt) as session:
+                copy_record.note_all_done(session, held.cluster_id, held.schema, done)
         return self._record()
 
     def _left(self, record: CopyRecord | None) -> list[tuple[str, str]]:
         """The replicated tables whose copy is not complete."""
-        keeps = Selection.of(self._config.apply).tables.keeps
+        keeps = self._selection.tables.keeps
         return [(t.schema, t.name) for t in record.unfinished if keeps(t.schema, t.name)] if record else []
 
     def _can_read(self) -> bool:
@@ -335,25 +339,27 @@ class TableLoader:
     def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> frozenset[tuple[str, str]]:
         """The tables that the target now has."""
         version = history.version_at(ts)
-        selection = Selection.of(self._config.apply)
-        live = selection.live(history, version)
-        if why := selection.routes.wrong(live, history):
+        live = self._selection.live(history, version)
+        if why := self._selection.routes.wrong(live, history):
             raise ConfigError(f"spark.route: {why}")
         record, head = self._record(), CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED)
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
         names = frozenset((t.schema, t.name) for t in tables)
-        if record is None or self._request.restart or not goes_on_at(record, head):
-            self._require_same_tables(ts, selection, live)
+        if record is None or self._request.restart or not record.goes_on_at(head):
+            self._require_same_tables(ts, live)
         elif not record.begun and names <= {(t.schema, t.name) for t in record.tables}:
-            require_still_there(self._asked, self._config.apply, held, [t for t in record.tables if (t.schema, t.name) in names])
+            for attempt in retrying(self._policy):
+                with attempt, session_for(self._connect, attempt) as session:
+                    copied = [t for t in record.tables if (t.schema, t.name) in names]
+                    TargetTables(session, self._config.apply, held).require_still_there(copied)
             return names
         self._run(held, head, tables, others, history, version)
         return names
 
-    def _require_same_tables(self, ts: int, selection: Selection, live: Sequence[TableAt]) -> None:
+    def _require_same_tables(self, ts: int, live: Sequence[TableAt]) -> None:
         with self.source().at(ts) as session:
-            there = {(s.lower(), t.lower()) for s, t in self.source().tables(session) if selection.tables.keeps(s, t)}
+            there = {(s.lower(), t.lower()) for s, t in self.source().tables(session) if self._selection.tables.keeps(s, t)}
         there = {name for name in there if name[0] not in _MADE_BY_TIDB}
         known = {(t.schema.lower(), t.name.lower()) for t in live if t.schema.lower() not in _MADE_BY_TIDB}
         if different := sorted(there ^ known):
@@ -367,7 +373,7 @@ class TableLoader:
 
     def _named(self, asking: str, names: Sequence[tuple[str, str]], stand: StreamStand) -> list[TableAt]:
         """The tables that are named, as they are at the checkpoint; ``asking``: what names them, for messages."""
-        live = [t for t in self._live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
+        live = [t for t in self._selection.live(stand.history, stand.version) if not t.info.is_view and not t.info.is_sequence]
         found: dict[int, TableAt] = {}
         for schema, name in names:
             chosen = [t for t in live if t.schema.lower() == schema.lower() and name.lower() in ("*", t.name.lower())]
@@ -381,19 +387,14 @@ class TableLoader:
         return list(found.values())
 
     def _to_copy(
-        self,
-        record: CopyRecord | None,
-        stand: StreamStand,
-        selection: Selection,
-        wanted: Sequence[TableAt],
-        left: Sequence[tuple[str, str]],
+        self, record: CopyRecord | None, stand: StreamStand, wanted: Sequence[TableAt], left: Sequence[tuple[str, str]]
     ) -> list[TableAt]:
         """The requested and the unfinished tables; of a continued copy also the finished ones, which its record names."""
         names = set(left)
         goes_on = record is not None and record.head.ts == stand.commit_ts and not self._request.restart
         if record is not None and record.begun and (goes_on or record.head.kind is CopyKind.FIRST):
             names |= {(t.schema, t.name) for t in record.tables}
-        live = {(t.schema, t.name): t for t in selection.live(stand.history, stand.version)}
+        live = {(t.schema, t.name): t for t in self._selection.live(stand.history, stand.version)}
         gone = sorted(name for name in names if name not in live)
         for schema, name in gone:
             _log.warning("%s.%s is not copied: it is not replicated any more", schema, name)
@@ -412,7 +413,9 @@ class TableLoader:
 
     def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
         table = table_in_target(self._config)
-        found = self._asked(lambda session: CheckpointRow(held.cluster_id, held.schema, table).load(session))
+        for attempt in retrying(self._policy):
+            with attempt, session_for(self._connect, attempt) as session:
+                found = CheckpointRow(held.cluster_id, held.schema, table).load(session)
         return found is not None and found.consistent and found.commit_ts == stand.commit_ts
 
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:
@@ -422,28 +425,20 @@ class TableLoader:
                 'transactions. Start without --bootstrap until the checkpoint says "consistent":true, stop, and start with --bootstrap again'
             )
 
-    @staticmethod
-    def _require_thawed(stand: StreamStand, tables: Iterable[TableAt]) -> None:
-        for table in tables:
-            if (at := stand.frozen.get(table.table_id)) is not None:
-                raise BootstrapRefused(f"{table.schema}.{table.name} cannot be copied: {at.words}. Then start again")
-
     # Both.
 
     def _require_upstream(self, held: Lease) -> None:
         """Refuse an upstream that is the target, or a TiDB of another cluster, as far as the servers' ids show it."""
-        if self._looked:
-            return
-        upstream, cluster_id = self.source(), held.cluster_id
-        if upstream.is_target(held):
+        if not self._looked and self.source().is_target(held):
             raise BootstrapRefused(
-                f"spark.upstream ({upstream.where}) is the target itself: the copy would empty its tables. Correct spark.upstream or syncer.to"
+                f"spark.upstream ({self.source().where}) is the target itself: the copy would empty its tables. Correct spark.upstream or syncer.to"
             )
-        self._require_cluster(upstream, cluster_id)
+        self._require_cluster(held.cluster_id)
 
-    def _require_cluster(self, upstream: SnapshotSource, cluster_id: int) -> None:
+    def _require_cluster(self, cluster_id: int) -> None:
         if self._looked:
             return
+        upstream = self.source()
         if why := unverified(upstream, cluster_id, self._servers):
             _log.warning(
                 "cannot verify that spark.upstream (%s) belongs to cluster %d, whose binlogs the stream reads; only the names and ids of its tables are compared: %s",
@@ -469,14 +464,9 @@ class TableLoader:
                 raise (ReplicationError(text) if text else error) from error
             finally:
                 self._running = None
-        rate = done.rows / max(done.seconds, 0.1)
         _log.info(
             "copied %d tables with %d rows to the target, as of %d, in %.0f s (%.0f rows/s)",
-            done.tables,
-            done.rows,
-            head.ts,
-            done.seconds,
-            rate,
+            *(done.tables, done.rows, head.ts, done.seconds, done.rows / max(done.seconds, 0.1)),
         )
 
     @contextlib.contextmanager
@@ -513,23 +503,15 @@ class TableLoader:
             BootstrapRefused: it is another cluster's.
             RetryableApplyError: it does not answer.
         """
-        self._require_cluster(self.source(), self._config.source.cluster_id)
+        self._require_cluster(self._config.source.cluster_id)
         return self.source()
 
     def _record(self) -> CopyRecord | None:
         cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
-        return self._asked(lambda session: copy_record.load(session, cluster_id, schema))
-
-    def _asked(self, ask: Callable[[Session], T]) -> T:
         for attempt in retrying(self._policy):
             with attempt, session_for(self._connect, attempt) as session:
-                answer = ask(session)
-        return answer
-
-    def _transact(self, held: Lease, work: Callable[[Session], object]) -> None:
-        for attempt in retrying(self._policy):
-            with attempt, fenced(self._connect, held, attempt) as session:
-                work(session)
+                record = copy_record.load(session, cluster_id, schema)
+        return record
 
     def _connect(self) -> Session:
         return connect(self._config.target, self._config.apply)

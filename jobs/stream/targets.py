@@ -82,7 +82,7 @@ def _lake(
         from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
         from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
         from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-        from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
+        from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'syncer.db-type = "lake": {error}. Install the wheel\'s extra lake, or: pip install "deltalake>=1.6.6,<1.7"'

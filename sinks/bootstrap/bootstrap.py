@@ -9,48 +9,51 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
-from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Stopped
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedRange, CopiedTable, CopyHead, CopyKind, CopyRecord, CopyState
-from pyspark_tidb_binlog.sinks.bootstrap.passed_ddls import require_up_to_date
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import (
+    CopiedRange,
+    CopiedTable,
+    CopyHead,
+    CopyKind,
+    CopyProgress,
+    CopyRecord,
+    CopyState,
+)
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, require_same
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, copy_range
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty
-from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, shows
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable, not_empty, require_up_to_date
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.engine.segments import SetVal
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, ensure_ddl_table, note_copied
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
-from pyspark_tidb_binlog.sinks.mysql.structure import databases_of
+from pyspark_tidb_binlog.sinks.mysql.structure import databases_of, kinds_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -63,13 +66,9 @@ _TABLES_AT_ONCE = 32
 _LOOK_SECONDS = 1.0
 
 
-class SchemaMoves(BootstrapRefused):
-    """At the snapshot the upstream's tables are not those of the DDL history: a DDL is under way."""
-
-
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy has done, for the log."""
+    """The result of a copy, for the log."""
 
     tables: int
     rows: int
@@ -99,7 +98,7 @@ class Bootstrap:
         self._config = config
         self._apply = config.apply
         self._lease = held
-        self._schema = held.schema
+        self._record = (held.cluster_id, held.schema)
         self._upstream = upstream
         self._history = history
         self._version = version
@@ -108,22 +107,10 @@ class Bootstrap:
         self._sessions = KeptSessions(lambda: connect(config.target, config.apply), config.apply.lease_timeout)
         self._ddl_sessions = KeptSessions(lambda: connect(config.target, config.apply, for_ddls=True), config.apply.lease_timeout)
         self._policy = patient(config.apply.retry_seconds, self._pause)
-        self._shipped: ShippedTarget | None = None
+        self._shipped = ShippedTarget.of(config.target, spark.sparkContext.broadcast)
         self._sources: KeptSessions | None = None
-        self._lock = threading.Lock()
-        self._progress: CopyProgress | None = None
-
-    @property
-    def words(self) -> str:
-        """How far it is, for people; quick, from any thread."""
-        with self._lock:
-            return self._progress.words() if self._progress is not None else "looking at the tables that are to be copied"
-
-    @property
-    def copied(self) -> CopyProgress | None:
-        """How far the copy is; None = not known yet."""
-        with self._lock:
-            return self._progress
+        self.copied: CopyProgress | None = None
+        """The progress, for any thread to look at; None = not known yet."""
 
     def run(self, head: CopyHead, tables: Sequence[TableAt], others: Sequence[TableAt] = ()) -> Copied:
         """Copy ``tables`` at ``head.ts``, then create ``others``, views and sequences.
@@ -149,7 +136,7 @@ class Bootstrap:
                     self._copy_group(head, [(t, by_name[t.schema, t.name]) for t in group])
                 made = self._make_others(head, others)
             failpoints.point("before-bootstrap-record")
-            self._transact(lambda session: self._note_all_done(session, head, record, made))
+            self._note_all_done(head, record, made)
             rows = sum(t.rows for t in self._load().tables if (t.schema, t.name) in by_name)
             return Copied(len(record.tables), rows, time.monotonic() - begun)
         finally:
@@ -160,31 +147,32 @@ class Bootstrap:
 
     def _recorded(self, head: CopyHead, tables: Sequence[TableAt]) -> CopyRecord:
         """The record of this copy, begun if it is not yet."""
-        cluster_id, schema = self._lease.cluster_id, self._schema
-        self._ask(lambda session: copy_record.ensure_table(session, schema))
-        found = self._ask(lambda session: copy_record.load(session, cluster_id, schema))
+        for attempt in retrying(self._policy):
+            with attempt, self._session(attempt) as session:
+                copy_record.ensure_table(session, self._lease.schema)
+                found = copy_record.load(session, *self._record)
         known, mine = ({(t.schema, t.name) for t in some} for some in (found.tables if found else (), tables))
         # Filters leave it out, and it is half done: whoever takes it in again has it copied.
         left_out = [t for t in found.unfinished if (t.schema, t.name) not in mine and not self._keeps(t)] if found else []
-        goes_on = found is not None and not self._removes and goes_on_at(found, head)
+        goes_on = found is not None and not self._removes and found.goes_on_at(head)
         fresh = [t for t in tables if not goes_on or (t.schema, t.name) not in known]
         if goes_on and found is not None:
-            require_still_there(self._ask, self._apply, self._lease, [t for t in found.tables if (t.schema, t.name) in mine])
+            for attempt in retrying(self._policy):
+                with attempt, self._session(attempt) as session:
+                    copied = [t for t in found.tables if (t.schema, t.name) in mine]
+                    TargetTables(session, self._apply, self._lease).require_still_there(copied)
         given_up = self._given_up(found, head) if found is not None and not goes_on else ()
         planned = self._planned(head, fresh, given_up)
+        stale = self._left_behind(mine, given_up, found is not None and found.joined) if head.kind is CopyKind.FIRST else []
+        for attempt in retrying(self._policy):
+            with attempt, self._transaction(attempt) as session:
+                if not goes_on:
+                    copy_record.begin(session, *self._record, head, [*planned, *map(_anew, left_out), *stale])
+                elif planned:
+                    copy_record.add_tables(session, *self._record, head, planned)
+                    copy_record.set_state(session, *self._record, copy_record.WHOLE, CopyState.PLANNED)
         if not goes_on:
-            joined = found is not None and found.joined
-            stale = self._left_behind(mine, given_up, joined) if head.kind is CopyKind.FIRST else []
-            recorded = [*planned, *map(_anew, left_out), *stale]
-            self._transact(lambda session: copy_record.begin(session, cluster_id, schema, head, recorded))
             failpoints.point("after-bootstrap-begin")
-        elif planned:
-
-            def add(session: Session) -> None:
-                copy_record.add_tables(session, cluster_id, schema, head, planned)
-                copy_record.note_planned(session, cluster_id, schema)
-
-            self._transact(add)
         return self._checked(head, tables, self._load())
 
     def _planned(self, head: CopyHead, fresh: Sequence[TableAt], given_up: Sequence[CopiedTable]) -> list[CopiedTable]:
@@ -198,7 +186,9 @@ class Bootstrap:
         else:
             # What a copy made itself, and is given up, is dropped.
             kept = [t for t, old in zip(fresh, before, strict=True) if old is None or not old.made]
-            self._ask(lambda session: require_up_to_date(session, self._apply, self._lease, self._history, kept))
+            for attempt in retrying(self._policy):
+                with attempt, self._session(attempt) as session:
+                    require_up_to_date(session, self._apply, self._lease, self._history, kept)
         return [
             CopiedTable(
                 t.schema, t.name, CopyState.AGAIN if old else CopyState.PLANNED, rows, self._to(t), made=old is not None and old.made
@@ -207,7 +197,7 @@ class Bootstrap:
         ]
 
     def _left_behind(self, mine: set[tuple[str, str]], given_up: Sequence[CopiedTable], joined: bool) -> list[CopiedTable]:
-        """What a copy that was given up has made and nobody wants any more; ``joined``: the stream has begun behind it."""
+        """The objects that a copy that was given up has made and nobody wants any more; ``joined``: the stream has begun behind it."""
         left = [t for t in given_up if (t.schema, t.name) not in mine and self._keeps(t)]
         # The stream may have dropped it, and somebody else may have made one of that name since.
         strange = [t for t in left if not t.made or (joined and t.state is not CopyState.MADE)]
@@ -234,16 +224,14 @@ class Bootstrap:
         return replace(record, tables=here)
 
     def _to(self, table: TableAt) -> str:
-        """What the routes make of it."""
+        """The table as the routes make it, for the record."""
         routes = self._selection.routes
         target = routes.target(table.schema, table.name)
         return json.dumps([target.schema, target.name, sorted(routes.columns_of(table)), routes.condition_of(table)])
 
-    @contextmanager
-    def _at(self, head: CopyHead) -> Iterator[Session]:
+    def _at(self, head: CopyHead) -> AbstractContextManager[Session]:
         """The upstream at the snapshot, by one session for all tables."""
-        with self._upstream.at(head.ts, self._sources_at(head)) as session:
-            yield session
+        return self._upstream.at(head.ts, self._sources_at(head))
 
     def _sources_at(self, head: CopyHead) -> KeptSessions:
         if self._sources is None:
@@ -254,9 +242,11 @@ class Bootstrap:
         return self._selection.tables.keeps(table.schema, table.name)
 
     def _load(self) -> CopyRecord:
-        found = self._ask(lambda session: copy_record.load(session, self._lease.cluster_id, self._schema))
+        for attempt in retrying(self._policy):
+            with attempt, self._session(attempt) as session:
+                found = copy_record.load(session, *self._record)
         if found is None:
-            raise BootstrapRefused(f"{self._schema}.{copy_record.TABLE} has lost its rows; start with --bootstrap-restart")
+            raise BootstrapRefused(f"{self._lease.schema}.{copy_record.TABLE} has lost its rows; start with --bootstrap-restart")
         return found
 
     def _looked_at(self, head: CopyHead, tables: Sequence[TableAt]) -> list[int]:
@@ -268,7 +258,7 @@ class Bootstrap:
             return [self._upstream.size(source, table)[0] for table in tables]
 
     def _given_up(self, found: CopyRecord, head: CopyHead) -> Sequence[CopiedTable]:
-        """What the target has of a copy that is not continued. Tables that are done and joined belong to the stream, unless they are to be removed."""
+        """The objects at the target of a copy that is not continued. Tables that are done and joined belong to the stream, unless they are to be removed."""
         removes = self._removes and found.head.kind is CopyKind.FIRST and head.kind is CopyKind.FIRST
         if not (found.begun or removes):
             return ()
@@ -277,26 +267,24 @@ class Bootstrap:
             return [*found.unfinished, *found.others]
         return [*found.tables, *found.others]
 
-    def _ask(self, question: Callable[[Session], T], sessions: KeptSessions | None = None) -> T:
-        for attempt in retrying(self._policy):
-            with attempt, session_for((sessions or self._sessions).use, attempt) as session:
-                answer = question(session)
-        return answer
-
     def _require_empty(self, tables: Sequence[TableAt]) -> None:
-        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, tables)]
-        filled = self._ask(lambda session: self._target_tables(session).rows_in(names))
-        if filled:
+        if filled := self._filled([(t.schema, t.name) for t in map(self._selection.routes.moved, tables)]):
             raise BootstrapRefused(not_empty(filled))
 
     def _require_gone(self, tables: Sequence[CopiedTable]) -> None:
         names = [self._selection.routes.target(t.schema, t.name) for t in tables if self._keeps(t)]
-        filled = self._ask(lambda session: self._target_tables(session).rows_in([(n.schema, n.name) for n in names]))
-        if filled:
+        if filled := self._filled([(n.schema, n.name) for n in names]):
             raise BootstrapRefused(
                 f"{', '.join(filled[:5])}: the copy that is given up wrote rows to this table, and the upstream no longer has the table. Drop the table at the target, "
                 "and start again with --bootstrap-restart"
             )
+
+    def _filled(self, names: list[tuple[str, str]]) -> list[str]:
+        """The tables of the target, among ``names``, that have rows."""
+        for attempt in retrying(self._policy):
+            with attempt, self._session(attempt) as session:
+                filled = TargetTables(session, self._apply, self._lease).rows_in(names)
+        return filled
 
     # One group of tables.
 
@@ -305,105 +293,113 @@ class Bootstrap:
         for copied, table in group:
             self._raise_if_stopped()
             plan = CopyPlan(table, self._selection.routes.moved(table), self._selection.routes.condition_of(table))
-            ranges = self._ranges(head, copied, plan)
-            plan = self._with_tables(lambda tables, plan=plan: tables.as_made(plan))  # type: ignore[misc]
+            if copied.state in (CopyState.PLANNED, CopyState.AGAIN):
+                self._prepare(head, copied, plan)
+            for attempt in retrying(self._policy):
+                with attempt, self._tables(attempt) as tables:
+                    plan = tables.as_made(plan)
+                    ranges = copy_record.load_ranges(tables.session, *self._record, copied)
             failpoints.point("after-bootstrap-empty")
             work += [(plan, part) for part in ranges if not part.done]
         self._copy_by_executors(head, [(plan, part) for plan, part in work if not plan.where])
         self._copy_conditioned(head, [(plan, part) for plan, part in work if plan.where])
         for copied, _ in group:
-            rows = self._transact(partial(self._note_done, copied))
+            for attempt in retrying(self._policy):
+                with attempt, self._transaction(attempt) as session:
+                    rows = copy_record.note_done(session, *self._record, copied)
             _log.info("copied %s.%s: %d rows", copied.schema, copied.name, rows)
             failpoints.point("after-bootstrap-table")
         self._raise_if_stopped()
 
-    def _ranges(self, head: CopyHead, copied: CopiedTable, plan: CopyPlan) -> tuple[CopiedRange, ...]:
-        """The ranges of a table, which is made ready before they are recorded."""
-        cluster_id, schema = self._lease.cluster_id, self._schema
-        if copied.state in (CopyState.PLANNED, CopyState.AGAIN):
-            with self._at(head) as source:
-                wanted = self._wanted(source, plan.source)
-                ranges = () if plan.source.info.temp_table_type else self._upstream.ranges(source, plan.source)
-            empties = head.kind is CopyKind.TABLES or copied.state is CopyState.AGAIN
-            name = (wanted.target.schema, wanted.target.name)
-            begun = copied.made and self._with_tables(lambda tables: is_empty(tables.session, *name))
-            if copied.made and (begun or copied.state is CopyState.AGAIN):
-                # A death may have come amid its making. Or it is as at the snapshot of the copy that was given up, and no DDL since then will come.
-                self._with_tables(lambda tables: tables.drop(*name))
-                self._transact(partial(self._note_dropped, copied))
-                copied = replace(copied, state=CopyState.PLANNED)
-            elif not copied.made and not self._with_tables(lambda tables: tables.is_there(*name)):
-                self._transact(lambda session: copy_record.note_made(session, cluster_id, schema, copied))
-                copied = replace(copied, made=True)
-            try:
-                losses = self._with_tables(lambda tables: tables.make_ready(wanted, may_empty=empties))
-            except ApplyError:
-                if not self._with_tables(lambda tables: tables.is_there(*name)):
-                    # Refused: whoever makes it by hand now has a table of their own.
-                    self._transact(lambda session: copy_record.note_refused(session, cluster_id, schema, copied))
-                raise
-
-            def note_empty(session: Session) -> None:
-                # In its transaction: what the server has of the record, it also has of the DDLs before.
-                if not plan.source.info.temp_table_type and not is_empty(session, *name):
-                    raise copy_record.lost(f"{wanted.label} does not exist or has rows, although the copy made or emptied it")
-                copy_record.note_empty(session, cluster_id, schema, copied, head.ts, head.kind, ranges)
+    def _prepare(self, head: CopyHead, copied: CopiedTable, plan: CopyPlan) -> None:
+        """Make a table ready, and record its ranges. An attempt goes on from the record as a later life would."""
+        lasting = not plan.source.info.temp_table_type
+        with self._at(head) as source:
+            wanted = self._wanted(source, plan.source)
+            ranges = self._upstream.ranges(source, plan.source) if lasting else ()
+        name = (wanted.target.schema, wanted.target.name)
+        for attempt in retrying(self._policy):
+            with attempt, self._tables(attempt) as tables:
+                with self._transaction(attempt) as session:
+                    copied = copy_record.lock_table(session, *self._record, (copied.schema, copied.name))
+                may_empty = head.kind is CopyKind.TABLES or copied.state is CopyState.AGAIN
+                copied = self._cleared(tables, attempt, copied, name)
+                try:
+                    losses = tables.make_ready(wanted, may_empty=may_empty)
+                except ApplyError as error:
+                    if not isinstance(error, RetryableApplyError) and not tables.is_there(*name):
+                        # Refused: whoever makes it by hand now has a table of their own.
+                        with self._transaction(attempt) as session:
+                            copy_record.set_made(session, *self._record, copied, made=False)
+                    raise
                 if losses:
-                    note_copied(session, self._apply, cluster_id, head.ts, plan.source, "derived", losses)
+                    ensure_ddl_table(tables.session, self._apply)
+                with self._transaction(attempt) as session:
+                    # In its transaction: what the server has of the record, it also has of the DDLs before.
+                    if lasting and not is_empty(session, *name):
+                        raise copy_record.lost(f"{wanted.label} does not exist or has rows, although the copy made or emptied it")
+                    copy_record.note_empty(session, *self._record, copied, head.ts, head.kind, ranges)
+                    if losses:
+                        note_copied(session, self._apply, self._lease.cluster_id, head.ts, plan.source, "derived", losses)
 
-            if losses:
-                self._ask(lambda session: ensure_ddl_table(session, self._apply))
-            self._transact(note_empty)
-        return self._ask(lambda session: copy_record.load_ranges(session, cluster_id, schema, copied))
-
-    def _note_dropped(self, copied: CopiedTable, session: Session) -> None:
-        self._require_dropped(copied, session)
-        copy_record.note_dropped(session, self._lease.cluster_id, self._schema, copied)
-
-    def _note_removed(self, old: CopiedTable, session: Session) -> None:
-        self._require_dropped(old, session)
-        copy_record.forget(session, self._lease.cluster_id, self._schema, old)
+    def _cleared(self, tables: TargetTables, attempt: Attempt, copied: CopiedTable, name: tuple[str, str]) -> CopiedTable:
+        """Drop what a copy has begun of the table, or record that this one makes it. Returns the table as it is then recorded."""
+        if copied.made and (copied.state is CopyState.AGAIN or is_empty(tables.session, *name)):
+            # A death may have come amid its making. Or it is as at the snapshot of the copy that was given up, and no DDL since then will come.
+            tables.drop(*name)
+            with self._transaction(attempt) as session:
+                self._require_dropped(copied, session)
+                copy_record.set_state(session, *self._record, (copied.schema, copied.name), CopyState.PLANNED)
+            return replace(copied, state=CopyState.PLANNED)
+        if not copied.made and not tables.is_there(*name):
+            with self._transaction(attempt) as session:
+                copy_record.set_made(session, *self._record, copied, made=True)
+            return replace(copied, made=True)
+        return copied
 
     def _require_dropped(self, old: CopiedTable, session: Session) -> None:
-        schema, name = place_of(old)
-        if self._target_tables(session).is_listed(schema, name):
+        schema, name = old.place
+        if kinds_of(session, schema, name):
             raise copy_record.lost(f"{schema}.{name} is there, although it was dropped")
 
-    def _note_all_done(self, session: Session, head: CopyHead, record: CopyRecord, made: Sequence[WantedTable]) -> None:
-        """``made``: the views and sequences that the target has accepted."""
-        there = self._target_tables(session)
-        missing = [w.label for w in made if not there.is_listed(w.target.schema, w.target.name)]
-        if head.kind is CopyKind.FIRST:
-            databases = databases_of(session)
-            missing += [schema for schema, _ in self._databases() if schema.lower() not in databases]
-        if missing:
-            raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although the copy made it")
-        copy_record.note_all_done(session, self._lease.cluster_id, self._schema, record.tables)
-
-    def _note_done(self, copied: CopiedTable, session: Session) -> int:
-        return copy_record.note_done(session, self._lease.cluster_id, self._schema, copied)
+    def _note_all_done(self, head: CopyHead, record: CopyRecord, made: Sequence[WantedTable]) -> None:
+        """Record the end of the copy. ``made``: the views and sequences that the target has accepted."""
+        for attempt in retrying(self._policy):
+            with attempt, self._transaction(attempt) as session:
+                missing = [w.label for w in made if not kinds_of(session, w.target.schema, w.target.name)]
+                if head.kind is CopyKind.FIRST:
+                    databases = databases_of(session)
+                    missing += [schema for schema, _ in self._databases() if schema.lower() not in databases]
+                if missing:
+                    raise copy_record.lost(f"{', '.join(missing[:5])}: not at the target, although the copy made it")
+                copy_record.note_all_done(session, *self._record, record.tables)
 
     def _wanted(self, source: Session, table: TableAt) -> WantedTable:
         database = self._history.schema_at(table.schema, self._version)
         return WantedTable(table, self._selection.routes.moved(table), self._upstream.create_text(source, table), database)
 
     def _make_databases(self) -> None:
-        """Also those without a table: DDLs will come for them."""
-        for schema, info in self._databases():
-            self._with_tables(lambda tables, schema=schema, info=info: tables.make_database(schema, info))  # type: ignore[misc]
+        """Make the databases, also those without a table: DDLs will come for them."""
+        for attempt in retrying(self._policy):
+            with attempt, self._tables(attempt) as tables:
+                for schema, info in self._databases():
+                    tables.make_database(schema, info)
 
     def _databases(self) -> Sequence[tuple[str, DbInfo]]:
-        """Those that are replicated, by their names at the target."""
+        """The replicated databases, by their names at the target."""
         infos = [self._history.schema_at(schema_id, self._version) for schema_id in self._history.schemas]
         return [(self._selection.routes.database(i.name), i) for i in infos if i is not None and self._selection.tables.keeps(i.name)]
 
     def _drop_stale(self, record: CopyRecord) -> None:
         """Remove what a copy that was given up has made, and this one does not make again in its place."""
-        for old in record.others:
-            if old.state is CopyState.STALE:
-                self._with_tables(lambda tables, old=old: tables.drop(*place_of(old)))  # type: ignore[misc]
-                _log.info("%s.%s is removed: the copy that is given up had made it", *place_of(old))
-                self._transact(partial(self._note_removed, old))
+        for old in (one for one in record.others if one.state is CopyState.STALE):
+            for attempt in retrying(self._policy):
+                with attempt, self._tables(attempt) as tables:
+                    tables.drop(*old.place)
+                    with self._transaction(attempt) as session:
+                        self._require_dropped(old, session)
+                        copy_record.forget(session, *self._record, (old.schema, old.name))
+            _log.info("%s.%s is removed: the copy that is given up had made it", *old.place)
 
     def _make_others(self, head: CopyHead, others: Sequence[TableAt]) -> Sequence[WantedTable]:
         """Views and sequences, as often as it takes: one view may need another. Those that the target has then."""
@@ -413,48 +409,55 @@ class Bootstrap:
         with self._at(head) as source:
             waiting = [self._wanted(source, table) for table in others]
             given = {w.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
-        for wanted in list(waiting):
-            name = (wanted.source.schema, wanted.source.name)
-            if name in made_before:
-                continue
-            if self._with_tables(lambda tables, wanted=wanted: tables.is_there(wanted.target.schema, wanted.target.name)):  # type: ignore[misc]
+        for wanted in [w for w in waiting if (w.source.schema, w.source.name) not in made_before]:
+            recorded = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE, 0, self._to(wanted.source), made=True)
+            for attempt in retrying(self._policy):
+                with attempt, self._tables(attempt) as tables:
+                    theirs = tables.is_there(wanted.target.schema, wanted.target.name)
+            if theirs:
                 _log.warning("%s was at the target before the copy, and stays as it is", wanted.label)
                 waiting.remove(wanted)
                 continue
-            recorded = CopiedTable(*name, CopyState.MADE, 0, self._to(wanted.source), made=True)
-            self._transact(
-                partial(copy_record.add_tables, cluster_id=self._lease.cluster_id, schema=self._schema, head=head, tables=[recorded])
-            )
+            for attempt in retrying(self._policy):
+                with attempt, self._transaction(attempt) as session:
+                    copy_record.add_tables(session, *self._record, head, [recorded])
         accepted: list[WantedTable] = []
         while waiting:
-            why = {w.label: self._with_tables(lambda tables, wanted=w: tables.make_other(wanted, self._history)) for w in waiting}  # type: ignore[misc]
-            made = [w for w in waiting if not why[w.label]]
+            for attempt in retrying(self._policy):
+                with attempt, self._tables(attempt) as tables:
+                    why = {w.label: tables.make_other(w, self._history) for w in waiting}
+                    made = [w for w in waiting if not why[w.label]]
+                    accepted_now = [w for w in made if tables.has_statement(w)]
+            accepted += accepted_now
             waiting = [w for w in waiting if why[w.label]]
-            accepted += [w for w in made if self._with_tables(lambda tables, wanted=w: tables.has_statement(wanted))]  # type: ignore[misc]
             if not made:
-                names = ", ".join(w.label for w in waiting)
-                _log.warning("the target refuses these views or sequences; create them there by hand: %s", names)
-                self._ask(lambda session: ensure_ddl_table(session, self._apply))
-                for wanted in waiting:
-                    self._transact(partial(self._give_up, head, wanted, why[wanted.label]))
+                self._give_up(head, waiting, why)
                 break
         setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.label)) is not None]
-        for finding in self._transact(partial(set_sequences, setvals=setvals)) if setvals else ():
+        for attempt in retrying(self._policy):
+            with attempt, self._transaction(attempt) as session:
+                findings = set_sequences(session, setvals) if setvals else ()
+        for finding in findings:
             _log.warning("%s: %s", finding.table, finding.words)
         return accepted
 
-    def _give_up(self, head: CopyHead, wanted: WantedTable, why: str, session: Session) -> None:
-        """A view or sequence that the target refuses; the stream tries a view again."""
-        refused = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE)
-        copy_record.forget(session, self._lease.cluster_id, self._schema, refused)
-        if wanted.source.info.is_view:
-            words = [view_waits(wanted.label, why)]
-            note_copied(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, LEFT_OUT, words)
+    def _give_up(self, head: CopyHead, refused: Sequence[WantedTable], why: Mapping[str, str]) -> None:
+        """Record views and sequences that the target refuses; the stream tries a view again."""
+        _log.warning("the target refuses these views or sequences; create them there by hand: %s", ", ".join(w.label for w in refused))
+        for attempt in retrying(self._policy):
+            with attempt, self._session(attempt) as plain:
+                ensure_ddl_table(plain, self._apply)
+                with self._transaction(attempt) as session:
+                    for wanted in refused:
+                        copy_record.forget(session, *self._record, (wanted.source.schema, wanted.source.name))
+                        if wanted.source.info.is_view:
+                            words = [view_waits(wanted.label, why[wanted.label])]
+                            note_copied(session, self._apply, self._lease.cluster_id, head.ts, wanted.source, LEFT_OUT, words)
 
     def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:
             return
-        target, apply = self._ship(), self._apply
+        target, apply = self._shipped, self._apply
         place = self._place(head)
         todo = tuple(work)
 
@@ -475,7 +478,7 @@ class Bootstrap:
             raise
 
     def _copy_conditioned(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
-        """From the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
+        """Copy ranges from the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
         place = self._place(head)
         for plan, part in work:
             condition = Condition(plan.source, plan.where)
@@ -488,7 +491,10 @@ class Bootstrap:
                 self._raise_if_stopped()
 
     def _place(self, head: CopyHead) -> CopyPlace:
-        return CopyPlace(self._upstream, head.ts, self._apply, self._lease, self._limits())
+        for attempt in retrying(self._policy):
+            with attempt, self._session(attempt) as session:
+                limits = PlanLimits().within(session.max_allowed_packet)
+        return CopyPlace(self._upstream, head.ts, self._apply, self._lease, limits)
 
     # Progress.
 
@@ -511,8 +517,8 @@ class Bootstrap:
             while not over.wait(_LOOK_SECONDS):
                 try:
                     with sessions.use() as session:
-                        found = copy_record.load(session, self._lease.cluster_id, self._schema)
-                        here, _ = copy_record.counted(session, self._lease.cluster_id, self._schema)
+                        found = copy_record.load(session, *self._record)
+                        here = sum(copy_record.counted_by_table(session, *self._record).values())
                 except ApplyError as error:
                     _log.debug("the progress of the copy cannot be read: %s", error)
                     continue
@@ -521,32 +527,22 @@ class Bootstrap:
                 rows = here + sum(t.rows for t in done)
                 first = rows if first < 0 else first
                 rate = (rows - first) / max(time.monotonic() - begun, 0.1)
-                with self._lock:
-                    self._progress = CopyProgress(len(tables), len(done), rows, max(expected, rows) if expected else 0, rate)
+                self.copied = CopyProgress(len(tables), len(done), rows, max(expected, rows) if expected else 0, rate)
         finally:
             sessions.close()
 
     # The target.
 
-    def _ship(self) -> ShippedTarget:
-        if self._shipped is None:
-            self._shipped = ShippedTarget.of(self._config.target, self._spark.sparkContext.broadcast)
-        return self._shipped
+    def _session(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        return session_for(self._sessions.use, attempt)
 
-    def _limits(self) -> PlanLimits:
-        return PlanLimits().within(self._ask(lambda session: session.max_allowed_packet))
+    def _transaction(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        return fenced(self._sessions.use, self._lease, attempt)
 
-    def _target_tables(self, session: Session) -> TargetTables:
-        return TargetTables(session, self._apply, self._lease)
-
-    def _with_tables(self, work: Callable[[TargetTables], T]) -> T:
-        return self._ask(lambda session: work(self._target_tables(session)), self._ddl_sessions)
-
-    def _transact(self, work: Callable[[Session], T]) -> T:
-        for attempt in retrying(self._policy):
-            with attempt, fenced(self._sessions.use, self._lease, attempt) as session:
-                done = work(session)
-        return done
+    @contextmanager
+    def _tables(self, attempt: Attempt) -> Iterator[TargetTables]:
+        with session_for(self._ddl_sessions.use, attempt) as session:
+            yield TargetTables(session, self._apply, self._lease)
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
@@ -576,67 +572,6 @@ def unless_stopped(spark: SparkSession, stopped: Callable[[], bool], collect: Ca
         watching.join()
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
-
-
-def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_id: int) -> None:
-    """Check that the upstream's table is the table of the history. ``there``: its columns' names and types; ``table_id``: TiDB's, 0 = unknown.
-
-    Raises:
-        SchemaMoves: it is another table, or has other columns, so its values would be read wrongly.
-    """
-    if there is not None and table_id not in (0, table.table_id):
-        raise SchemaMoves(
-            f"{table.schema}.{table.name} has the id {table_id} in the upstream's snapshot, and {table.table_id} in the DDL history. Either a RENAME or TRUNCATE is "
-            "running: start again when it has ended. Or spark.upstream is not the cluster whose binlogs come: correct it"
-        )
-    wanted = visible(table.info)
-    if there is None:
-        raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream's snapshot, although the DDL history has it")
-    if [name.lower() for name, _ in there] != [c.name.lower() for c in wanted]:
-        raise SchemaMoves(
-            f"{table.schema}.{table.name} has the columns {', '.join(name for name, _ in there)} in the upstream's snapshot, and "
-            f"{', '.join(c.name for c in wanted)} in the DDL history: a DDL is running. Start again when it has ended"
-        )
-    others = [f"{c.name} {kind} instead of {column_type(c)}" for (_, kind), c in zip(there, wanted, strict=True) if not shows(kind, c)]
-    if others:
-        raise SchemaMoves(
-            f"{table.schema}.{table.name} has other types in the upstream's snapshot than in the DDL history: {', '.join(others[:5])}. A DDL is running. "
-            "Start again when it has ended"
-        )
-
-
-def require_still_there(
-    ask: Callable[[Callable[[Session], Any]], Any], apply: ApplyConfig, held: Lease, tables: Iterable[CopiedTable]
-) -> None:
-    """What is recorded as copied is at the target; ``ask`` has a session answer.
-
-    Raises:
-        BootstrapRefused: somebody has emptied or dropped it since.
-    """
-    counts = ask(lambda session: copy_record.counted_by_table(session, held.cluster_id, held.schema))
-    copied = [
-        (place_of(t), t.rows if t.state is CopyState.DONE else counts.get((t.schema, t.name), 0))
-        for t in tables
-        if t.to and t.state in (CopyState.EMPTY, CopyState.DONE)
-    ]
-    lost = ask(lambda session: TargetTables(session, apply, held).without_rows(copied))
-    if lost:
-        raise BootstrapRefused(
-            f"{', '.join(lost[:5])}: {held.schema}.{copy_record.TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
-            "target was rebuilt or the table emptied, start with --bootstrap-restart, which copies everything again"
-        )
-
-
-def goes_on_at(found: CopyRecord, head: CopyHead) -> bool:
-    """Whether the recorded copy is this copy, and continues. A first load that is done but not joined adds tables that filters have let in since."""
-    unjoined = found.begun or (head.kind is CopyKind.FIRST and not found.joined)
-    return unjoined and (found.head.kind, found.head.ts) == (head.kind, head.ts)
-
-
-def place_of(table: CopiedTable) -> tuple[str, str]:
-    """Its database and name at the target."""
-    schema, name, *_ = json.loads(table.to)
-    return schema, name
 
 
 def _anew(table: CopiedTable) -> CopiedTable:

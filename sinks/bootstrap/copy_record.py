@@ -6,6 +6,7 @@ only in the caller's transaction, which has checked the lease.
 """
 
 import enum
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,11 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 
 TABLE = "spark_bootstrap"
+_BAR = 24
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
+WHOLE = ("", "")
+"""In place of a table's name."""
 _LOST = (
     "the target has lost transactions that it had committed. It crashed before it had written them to disk, or a replica that was behind has taken its "
     "place. Start again: the copy continues from what the target has"
@@ -27,7 +31,7 @@ _LOST = (
 
 
 class CopyKind(enum.StrEnum):
-    """What is copied."""
+    """The extent of a copy."""
 
     FIRST = "first"
     """Everything that is replicated, into a target that has no checkpoint yet."""
@@ -36,7 +40,7 @@ class CopyKind(enum.StrEnum):
 
 
 class CopyState(enum.StrEnum):
-    """How far a table, or the whole, is."""
+    """The state of a table, or of the whole."""
 
     PLANNED = "planned"
     """Nothing was changed at the target."""
@@ -56,7 +60,7 @@ class CopyState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyHead:
-    """What is being copied, or was at last."""
+    """The copy that runs, or was the last."""
 
     kind: CopyKind
     ts: int
@@ -77,6 +81,12 @@ class CopiedTable:
     """Which table of the target, columns and rows it is copied to."""
     made: bool = False
     """Whether a copy has made it at the target, where nothing of the name was."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its database and name at the target."""
+        schema, name, *_ = json.loads(self.to)
+        return schema, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,54 @@ class CopyRecord:
         """Whether the stream has begun there."""
         return self.head.state is CopyState.JOINED
 
+    def goes_on_at(self, head: CopyHead) -> bool:
+        """Whether this is the copy ``head``, and continues. A first load that is done but not joined adds tables that filters have let in since."""
+        unjoined = self.begun or (head.kind is CopyKind.FIRST and not self.joined)
+        return unjoined and (self.head.kind, self.head.ts) == (head.kind, head.ts)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """The state of a copy at one moment."""
+
+    tables: int
+    tables_done: int
+    rows: int
+    """Copied, earlier lives included."""
+    expected: int
+    """About how many rows there are altogether, as the upstream estimates; 0 = unknown."""
+    rows_per_second: float
+    """Of this life."""
+
+    @property
+    def share(self) -> float:
+        """The copied share, from 0 to 1: by rows where their number is known, and never 1 before the last table."""
+        by_tables = self.tables_done / self.tables if self.tables else 1.0
+        if not self.expected or self.tables_done == self.tables:
+            return by_tables
+        return min(self.rows / self.expected, 0.99)
+
+    def words(self) -> str:
+        """One line: a bar, tables, rows, rate and the time that is left."""
+        filled = int(self.share * _BAR)
+        bar = f"copying [{'#' * filled}{'.' * (_BAR - filled)}] {self.share:4.0%}"
+        return " | ".join([bar, f"{self.tables_done:,} of {self.tables:,} tables", *self.row_words])
+
+    @property
+    def row_words(self) -> tuple[str, ...]:
+        """Rows, rate and, if it is known, the time that is left."""
+        rows = f"{self.rows:,} rows" + (f" of about {self.expected:,}" if self.expected else "")
+        left = self.expected - self.rows
+        ends = left > 0 and self.rows_per_second > 0 and self.tables_done < self.tables
+        end = (f"about {_time(left / self.rows_per_second)} left",) if ends else ()
+        return (rows, f"{self.rows_per_second:,.0f} rows/s", *end)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
 
 def ensure_table(session: Session, schema: str) -> None:
     """Create the table if missing. DDL: must not be called inside a transaction."""
@@ -129,7 +187,7 @@ def ensure_table(session: Session, schema: str) -> None:
 
 
 def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
-    """What is recorded; None: nothing was ever copied for this cluster.
+    """The record; None: nothing was ever copied for this cluster.
 
     Raises:
         ApplyError: the table has another layout.
@@ -160,20 +218,8 @@ def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables
 def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
     """More tables are to be copied at the same snapshot."""
     for table in tables:
-        values = [
-            cluster_id,
-            table.schema,
-            table.name,
-            _WHOLE,
-            str(table.state),
-            str(head.kind),
-            head.ts,
-            table.to or None,
-            None,
-            table.rows,
-            int(table.made),
-        ]
-        _insert(session, schema, values)
+        state, to = (str(table.state), str(head.kind), head.ts), table.to or None
+        _insert(session, schema, [cluster_id, table.schema, table.name, _WHOLE, *state, to, None, table.rows, int(table.made)])
 
 
 def give_up(session: Session, cluster_id: int, schema: str) -> None:
@@ -189,34 +235,19 @@ def note_empty(
     Raises:
         ApplyError: it has.
     """
-    state, _ = _state(session, cluster_id, schema, (table.schema, table.name))
+    state = lock_table(session, cluster_id, schema, (table.schema, table.name)).state
     if state not in (table.state, CopyState.EMPTY):
         raise lost(f"{table.schema}.{table.name}: its state in {schema}.{TABLE} is {state}, although it was {table.state}")
-    _set_made(session, cluster_id, schema, table, int(table.made))
+    set_made(session, cluster_id, schema, table, made=table.made)
     _forget_ranges(session, cluster_id, schema, table)
     for unit, within in enumerate(ranges):
         _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0, 0])
-    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.EMPTY)
+    set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.EMPTY)
 
 
-def note_made(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
-    """The copy is about to make the table."""
-    _set_made(session, cluster_id, schema, table, 1)
-
-
-def note_dropped(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
-    """What an earlier copy had made is gone, so that nothing of the name is at the target."""
-    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.PLANNED)
-
-
-def note_refused(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
-    """The target has refused to make the table."""
-    _set_made(session, cluster_id, schema, table, 0)
-
-
-def forget(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
-    """It is not of the copy any more."""
-    session.execute(f"DELETE FROM {_table(schema)} WHERE {_ONE}", [cluster_id, table.schema, table.name, _WHOLE])
+def forget(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> None:
+    """Remove a table, view or sequence from the record."""
+    session.execute(f"DELETE FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE])
 
 
 def load_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> tuple[CopiedRange, ...]:
@@ -267,9 +298,9 @@ def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable
     Raises:
         ApplyError: the record does not say so, because the target has lost what it had committed.
     """
-    state, rows = _state(session, cluster_id, schema, (table.schema, table.name))
-    if state is CopyState.DONE:
-        return rows  # by a transaction whose answer was lost
+    found = lock_table(session, cluster_id, schema, (table.schema, table.name))
+    if (state := found.state) is CopyState.DONE:
+        return found.rows  # by a transaction whose answer was lost
     where = f"FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
     values = [cluster_id, table.schema, table.name]
     ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
@@ -277,13 +308,8 @@ def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable
         what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
         raise lost(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied")
     _forget_ranges(session, cluster_id, schema, table)
-    _set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
+    set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
     return int(count)
-
-
-def note_planned(session: Session, cluster_id: int, schema: str) -> None:
-    """Something of the whole is still to be copied."""
-    _set_state(session, cluster_id, schema, ("", ""), CopyState.PLANNED)
 
 
 def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterable[CopiedTable]) -> None:
@@ -300,7 +326,7 @@ def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterab
     if left:
         shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
         raise lost(f"{shown}: {schema}.{TABLE} does not record this table as copied, although the copy has recorded it")
-    _set_state(session, cluster_id, schema, ("", ""), CopyState.DONE)
+    set_state(session, cluster_id, schema, WHOLE, CopyState.DONE)
 
 
 def note_joined(session: Session, cluster_id: int, schema: str) -> None:
@@ -309,22 +335,14 @@ def note_joined(session: Session, cluster_id: int, schema: str) -> None:
     Raises:
         ApplyError: it is not recorded as done.
     """
-    state, _ = _state(session, cluster_id, schema, ("", ""))
-    if state not in (CopyState.DONE, CopyState.JOINED):
+    if lock_table(session, cluster_id, schema, WHOLE).state not in (CopyState.DONE, CopyState.JOINED):
         raise lost(f"{schema}.{TABLE} does not record the copy as done, although the copy has recorded it")
-    _set_state(session, cluster_id, schema, ("", ""), CopyState.JOINED)
+    set_state(session, cluster_id, schema, WHOLE, CopyState.JOINED)
 
 
 def lost(words: str) -> ApplyError:
     """The error for a target that lacks what it has answered; ``words``: what it lacks."""
     return ApplyError(f"{words}: {_LOST}")
-
-
-def counted(session: Session, cluster_id: int, schema: str) -> tuple[int, int]:
-    """Rows and bytes that are copied of tables that are not done yet."""
-    sql = f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(bytes), 0) FROM {_table(schema)} WHERE cluster_id = %s AND unit >= 0"
-    ((rows, size),) = session.query(sql, [cluster_id])
-    return int(rows), int(size)
 
 
 def counted_by_table(session: Session, cluster_id: int, schema: str) -> dict[tuple[str, str], int]:
@@ -333,20 +351,21 @@ def counted_by_table(session: Session, cluster_id: int, schema: str) -> dict[tup
     return {(database, name): int(rows) for database, name, rows in session.query(sql, [cluster_id])}
 
 
-def _state(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> tuple[CopyState, int]:
-    """How far a table, or the whole, is, and its rows; the record of it is locked until this transaction ends."""
-    found = session.query(f"SELECT state, copied FROM {_table(schema)} WHERE {_ONE} FOR UPDATE", [cluster_id, *name, _WHOLE])
+def lock_table(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> CopiedTable:
+    """A table, or the ``WHOLE``, as it is recorded; its row is locked until this transaction ends."""
+    found = session.query(f"SELECT state, copied, bounds, made FROM {_table(schema)} WHERE {_ONE} FOR UPDATE", [cluster_id, *name, _WHOLE])
     if not found:
         raise _gone(schema, name)
-    ((state, rows),) = found
-    return CopyState(state), int(rows)
+    ((state, rows, to, made),) = found
+    return CopiedTable(*name, CopyState(state), int(rows), to or "", bool(made))
 
 
 def _gone(schema: str, name: tuple[str, str]) -> ApplyError:
     return ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone. Start with --bootstrap-restart")
 
 
-def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
+def set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
+    """Record how far a table, or the ``WHOLE``, is; ``rows``: how many were copied."""
     count = "" if rows is None else f", copied = {rows}"
     changed = session.execute(
         f"UPDATE {_table(schema)} SET state = %s, changed_at = NOW(6){count} WHERE {_ONE}", [str(state), cluster_id, *name, _WHOLE]
@@ -355,8 +374,9 @@ def _set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, 
         raise _gone(schema, name)
 
 
-def _set_made(session: Session, cluster_id: int, schema: str, table: CopiedTable, made: int) -> None:
-    values = [made, cluster_id, table.schema, table.name, _WHOLE]
+def set_made(session: Session, cluster_id: int, schema: str, table: CopiedTable, *, made: bool) -> None:
+    """Record whether the copy makes the table: it is about to, or the target has refused it."""
+    values = [int(made), cluster_id, table.schema, table.name, _WHOLE]
     session.execute(f"UPDATE {_table(schema)} SET made = %s, changed_at = NOW(3) WHERE {_ONE}", values)
 
 

@@ -49,7 +49,7 @@ class KeyRange:
     end: Key = ()
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """The text that is stored."""
         return json.dumps([self.partition, _shown(self.begin), _shown(self.end)], ensure_ascii=True)
 
     @classmethod
@@ -60,7 +60,7 @@ class KeyRange:
 
 
 def key_to_json(key: Key) -> str:
-    """As it is stored."""
+    """The text that is stored."""
     return json.dumps(_shown(key))
 
 

@@ -20,14 +20,14 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, Con
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ddl_of
-from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same, unless_stopped
+from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import unless_stopped
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange, chunk_sql
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, handle_of, require_same
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import SPARK_FAULTS, has_ended
-from pyspark_tidb_binlog.sinks.lake.ledger import FULL, WrittenPart, written_files
-from pyspark_tidb_binlog.sinks.lake.ledger_parts import PARTS, parts_in, row_of
-from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TablesThen
+from pyspark_tidb_binlog.sinks.lake.lake_table import FULL, PARTS, WrittenPart, parts_in, row_of, written_files
+from pyspark_tidb_binlog.sinks.lake.mirror_round import LoadLater
+from pyspark_tidb_binlog.sinks.lake.mirrors import TablesThen
 from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
@@ -120,7 +120,7 @@ class _UpstreamThen:
             ) from error
 
     def _ranges(self, session: Session, mirror: "_Mirror") -> Sequence[KeyRange]:
-        """What is to be read one by one: the whole table, if it is small."""
+        """The ranges that are read one by one: the whole table, if it is small."""
         table, source = mirror.table, self._source
         hidden = hidden_column(table.info)
         if hidden is not None and hidden.name == HANDLE:
@@ -181,7 +181,7 @@ class _UpstreamThen:
 
 @dataclass(frozen=True, slots=True)
 class _Mirror:
-    """Where a table goes; picklable."""
+    """The mirror that a table goes to; picklable."""
 
     table: TableAt
     uri: str

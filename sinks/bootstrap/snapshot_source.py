@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, ServerRefused, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, KeyRange, even_boundaries, ranges_between
-from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
@@ -53,6 +55,10 @@ def handle_of(columns: Sequence[ColumnInfo]) -> Handle:
         tuple(map(form_of, columns)),
         len(columns) == 1 and columns[0].tp in _INTEGERS,
     )
+
+
+class SchemaMoves(BootstrapRefused):
+    """The upstream's tables at the snapshot are not those of the DDL history: a DDL is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class SnapshotSource:
             yield session
 
     def gc_life_time(self, session: Session) -> str:
-        """For how long TiDB keeps old versions of rows, as it says it; empty: it does not tell."""
+        """The time for which TiDB keeps old versions of rows, in its words; empty: not shown."""
         for sql in ("SELECT @@GLOBAL.tidb_gc_life_time", "SELECT variable_value FROM mysql.tidb WHERE variable_name = 'tikv_gc_life_time'"):
             try:
                 found = session.query(sql)
@@ -119,7 +125,7 @@ class SnapshotSource:
         return KeptSessions(lambda: self._open_at(ts), _IDLE_SECONDS)
 
     def sessions_of_process(self, ts: int) -> KeptSessions:
-        """Those of this process that read at ``ts``: for executors, whose worker processes outlive their tasks. Those of another snapshot are closed."""
+        """The sessions of this process that read at ``ts``: for executors, whose worker processes outlive their tasks. Sessions of another snapshot are closed."""
         key = (type(self), self._account.target(), ts)
         if key not in _of_this_process:
             for former in _of_this_process.values():
@@ -152,7 +158,7 @@ class SnapshotSource:
         """The TiDB servers of its cluster.
 
         Raises:
-            ApplyError: they are not told: it is no TiDB, or one before 4.0.
+            ApplyError: the server does not show them: it is no TiDB, or one before 4.0.
         """
         with self._of_upstream(), self._connect() as session:
             found = session.query("SELECT ddl_id, ip, port, binlog_status FROM information_schema.tidb_servers_info")
@@ -183,7 +189,7 @@ class SnapshotSource:
             raise
 
     def create_text(self, session: Session, table: TableAt) -> str:
-        """What creates the table, view or sequence, as the server writes it."""
+        """The CREATE statement of the table, view or sequence, as the server writes it."""
         kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
         return as_text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
 
@@ -269,8 +275,35 @@ _of_this_process: dict[tuple[type[SnapshotSource], TargetConfig, int], KeptSessi
 """At most one entry: the snapshot that was read last."""
 
 
+def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_id: int) -> None:
+    """Check that the upstream's table is the table of the history. ``there``: its columns' names and types; ``table_id``: TiDB's, 0 = unknown.
+
+    Raises:
+        SchemaMoves: it is another table, or has other columns, so its values would be read wrongly.
+    """
+    if there is not None and table_id not in (0, table.table_id):
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has the id {table_id} in the upstream's snapshot, and {table.table_id} in the DDL history. Either a RENAME or TRUNCATE is "
+            "running: start again when it has ended. Or spark.upstream is not the cluster whose binlogs come: correct it"
+        )
+    wanted = visible(table.info)
+    if there is None:
+        raise SchemaMoves(f"{table.schema}.{table.name} is not in the upstream's snapshot, although the DDL history has it")
+    if [name.lower() for name, _ in there] != [c.name.lower() for c in wanted]:
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has the columns {', '.join(name for name, _ in there)} in the upstream's snapshot, and "
+            f"{', '.join(c.name for c in wanted)} in the DDL history: a DDL is running. Start again when it has ended"
+        )
+    others = [f"{c.name} {kind} instead of {column_type(c)}" for (_, kind), c in zip(there, wanted, strict=True) if not shows(kind, c)]
+    if others:
+        raise SchemaMoves(
+            f"{table.schema}.{table.name} has other types in the upstream's snapshot than in the DDL history: {', '.join(others[:5])}. A DDL is running. "
+            "Start again when it has ended"
+        )
+
+
 def collected_words(ts: int, where: str) -> str:
-    """What happened, and what to do."""
+    """The error of a snapshot that GC has passed, and what to do."""
     return (
         f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. For a first load, start with --bootstrap-restart. A table of "
         "a running stream is copied at the checkpoint: start without --bootstrap until the stream is nearer to the present (docs/bootstrap.md, Beyond GC). "

@@ -78,7 +78,7 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """Between what is copied. Picklable."""
+    """The upstream at the snapshot, and the target's settings. Picklable."""
 
     upstream: SnapshotSource
     ts: int
@@ -96,11 +96,6 @@ Hidden = Callable[[Columns], frozenset[int]]
 """Given rows with ``CopyPlan.read``, the numbers of the rows that are not replicated."""
 
 
-def all_shown(read: Columns) -> frozenset[int]:
-    """Every row is replicated."""
-    return frozenset()
-
-
 def copy_range(
     place: CopyPlace,
     plan: CopyPlan,
@@ -108,9 +103,9 @@ def copy_range(
     sources: KeptSessions,
     sessions: Sessions,
     policy: RetryPolicy,
-    hidden: Hidden = all_shown,
+    hidden: Hidden | None = None,
 ) -> Iterator[int]:
-    """Copy a range, read by ``sources`` at the snapshot, to its end; yields the rows of each chunk once it is committed."""
+    """Copy a range, read by ``sources`` at the snapshot, to its end; yields the rows of each chunk once it is committed. ``hidden`` None: all rows are replicated."""
     limit = _FIRST_ROWS
     while True:
         chunk = _Chunk(place, plan, part, limit, hidden, sources)
@@ -128,7 +123,9 @@ def copy_range(
 class _Chunk:
     """The next rows of a range, in a transaction with the lease checked (``fenced``), which may be tried several times."""
 
-    def __init__(self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden, sources: KeptSessions) -> None:
+    def __init__(
+        self, place: CopyPlace, plan: CopyPlan, part: CopiedRange, limit: int, hidden: Hidden | None, sources: KeptSessions
+    ) -> None:
         self._place = place
         self._plan = plan
         self._part = part
@@ -172,7 +169,7 @@ class _Chunk:
         return done
 
     def _write(self, session: Session, read: Columns) -> None:
-        hidden = self._hidden(read)
+        hidden = self._hidden(read) if self._hidden is not None else ()
         values = [read[i] for i in self._taken]
         if hidden:
             shown = pa.array(np.isin(np.arange(len(read[0])), list(hidden), invert=True))
@@ -188,8 +185,8 @@ class _Chunk:
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
         limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
-        told = noted_in(zip(self._columns, values, strict=True), session.flavour)
-        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, told):
+        notes = noted_in(zip(self._columns, values, strict=True), session.flavour)
+        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, notes):
             self._insert(session, statement)
             self.bytes += len(statement.sql)
         self.rows += count
@@ -201,8 +198,8 @@ class _Chunk:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:
             raise type(error)(f"{self._plan.label} cannot be copied: {error}", error.errno, error.words, error.where) from error
-        if told := noted(statement):
-            _log.warning("%s (%d such rows in one statement)", in_words(told[0], self._place.apply.log_row_data), len(told))
+        if notes := noted(statement):
+            _log.warning("%s (%d such rows in one statement)", in_words(notes[0], self._place.apply.log_row_data), len(notes))
         if found:
             raise FindingError(
                 f"{self._plan.label} cannot be copied to {statement.origin.table} exactly: {found[0].words}. Compare the definitions of the two tables. Or drop the "

@@ -5,18 +5,22 @@ empty; for a table of a running stream its rows are removed. A missing table is 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
+from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedTable, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import plainly
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
@@ -30,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
@@ -68,10 +72,6 @@ class TargetTables:
     def is_there(self, schema: str, name: str) -> bool:
         """Whether there is a table, view or sequence of this name."""
         return bool(column_names(self.session, schema, name))
-
-    def is_listed(self, schema: str, name: str) -> bool:
-        """The same, also for a view that cannot be used, which shows no column."""
-        return bool(kinds_of(self.session, schema, name))
 
     def make_ready(self, wanted: WantedTable, *, may_empty: bool) -> tuple[str, ...]:
         """Make the target have the table without a row, and with every column that is copied; what it lacks of the upstream's, if it is made here.
@@ -138,13 +138,26 @@ class TargetTables:
         """Whether a statement creates the object there; if not, the log has named the loss."""
         return bool(rewrite(making(wanted, Routes.of(self._apply)), self._dialect, restored=False).sql)
 
-    def without_rows(self, tables: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
-        """Those of the tables, each with the rows that were copied to it, that are not there, or are empty and should not be."""
-        lost = (name for name, rows in tables if not self.is_there(*name) or (rows and is_empty(self.session, *name)))
-        return [f"{schema}.{table}" for schema, table in lost]
+    def require_still_there(self, tables: Iterable[CopiedTable]) -> None:
+        """Check that what is recorded as copied is at the target.
+
+        Raises:
+            BootstrapRefused: somebody has emptied or dropped it since.
+        """
+        schema, counts = self._lease.schema, copy_record.counted_by_table(self.session, self._lease.cluster_id, self._lease.schema)
+        lost = []
+        for table in (t for t in tables if t.to and t.state in (CopyState.EMPTY, CopyState.DONE)):
+            rows = table.rows if table.state is CopyState.DONE else counts.get((table.schema, table.name), 0)
+            if not self.is_there(*table.place) or (rows and is_empty(self.session, *table.place)):
+                lost.append(".".join(table.place))
+        if lost:
+            raise BootstrapRefused(
+                f"{', '.join(lost[:5])}: {schema}.{copy_record.TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
+                "target was rebuilt or the table emptied, start with --bootstrap-restart, which copies everything again"
+            )
 
     def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
-        """Those that are there and have rows."""
+        """The tables that exist and have rows."""
         found = (name for name in tables if self.is_there(*name) and not is_empty(self.session, *name))
         return [f"{schema}.{table}" for schema, table in found]
 
@@ -211,7 +224,7 @@ def not_empty(tables: list[str]) -> str:
 
 
 def none_there(tables: Sequence[str]) -> str:
-    """What is wrong with a target that a stream begins on, and that has none of the ``tables`` of that moment. Pure."""
+    """The error of a target that a stream begins on, and that has none of the ``tables`` of that moment. Pure."""
     shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
     return f"the target has none of the upstream's {len(tables)} tables ({shown}), and the stream begins after they were created"
 
@@ -221,7 +234,7 @@ FILL_IT = "start with --bootstrap-all, which copies them from [spark.upstream]; 
 
 
 def other_keys(info: TableInfo, there: TargetTable) -> str:
-    """Which unique keys only one of the two tables has, in words; empty: none. Pure."""
+    """The unique keys that only one of the two tables has, in words; empty: none. Pure."""
     upstream = {tuple(c.name.lower() for c in key) for key in info.unique_keys()}
     target = {tuple(name.lower() for name, _ in key.columns) for key in there.unique_keys}
     words = []
@@ -233,7 +246,7 @@ def other_keys(info: TableInfo, there: TargetTable) -> str:
 
 
 def making(wanted: WantedTable, routes: Routes) -> Subject:
-    """As if a job of the upstream made it. Pure."""
+    """The DDL as if a job of the upstream made the object. Pure."""
     source, target = wanted.source, wanted.target
     job = Job(
         id=0,
@@ -263,3 +276,46 @@ def _kind(info: TableInfo) -> JobType:
     if info.is_view:
         return JobType.CREATE_VIEW
     return JobType.CREATE_SEQUENCE if info.is_sequence else JobType.CREATE_TABLE
+
+
+def require_up_to_date(session: Session, apply: ApplyConfig, held: Lease, history: SchemaHistory, tables: Iterable[TableAt]) -> None:
+    """Tables that are there have what DDLs that were filtered have changed of them; ``tables``: as they are upstream at the snapshot.
+
+    Raises:
+        BootstrapRefused: one has not; it would keep the definition of before the filter, and later rows come for the other.
+    """
+    sql = f"SELECT job_id FROM {quote_name(held.schema)}.spark_ddl WHERE cluster_id = %s AND note = 'filtered'"
+    filtered = {int(job_id) for (job_id,) in session.query(sql, [held.cluster_id])}
+    found = [words for table in tables if filtered for words in _behind(session, apply, history, table, filtered)]
+    if found:
+        raise BootstrapRefused(
+            f"{'; '.join(found[:5])}: a filter left out the DDLs that made this change. Either drop the table at the target and start again, which creates it as it "
+            "is upstream; or make the same change there"
+        )
+
+
+def _behind(session: Session, apply: ApplyConfig, history: SchemaHistory, table: TableAt, filtered: Collection[int]) -> list[str]:
+    """The changes that the table at the target lacks, in words."""
+    first = next((job for job in history.jobs_of_table(table.table_id, 0, table.version) if job.id in filtered), None)
+    if first is None:
+        return []
+    routes = Routes.of(apply)
+    after = routes.moved(table)
+    there = read_whole(session, after.schema, after.name)
+    if there is None:
+        return []
+    before = _before(history, table, first)
+    was = () if before is None else (replace(routes.moved(before), table_id=after.table_id),)
+    subject = Subject(first, "", after.schema, after.name, was, (after,))
+    found = lacks(session, subject, dialect_of(session, apply))
+    # A column that only the target has is no change of the DDLs, and one that is missing there is refused for itself. A table without partitions needs none.
+    needed = {"type", "key", "foreign key"} | ({"partition"} if there.partitions else set())
+    gone = {c.name.lower() for old in was for c in visible(old.info)} - {c.name.lower() for c in visible(after.info)}
+    stays = [f"{after.schema}.{after.name}: column {c.name} still there" for c in there.columns if c.name.lower() in gone]
+    return [lack.words for lack in found if lack.kind in needed] + stays
+
+
+def _before(history: SchemaHistory, table: TableAt, first: Job) -> TableAt | None:
+    """The table before its first DDL that was left out: another one by its id, if that was a TRUNCATE; None: the DDL made it."""
+    found = history.table_at(table.table_id, first.version - 1)
+    return found if found is not None or first.table_id == table.table_id else history.table_at(first.table_id, first.version - 1)

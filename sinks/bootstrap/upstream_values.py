@@ -38,7 +38,7 @@ _NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
 def expression(column: ColumnInfo) -> str:
-    """What SELECT asks for, so that the answer's text is the value exactly."""
+    """The expression that SELECT asks for, so that the answer's text is the value exactly."""
     name = quote_name(column.name)
     if column.tp == ColumnType.FLOAT:
         return f"{name} * 1e0"  # as FLOAT, servers show six digits
@@ -46,7 +46,7 @@ def expression(column: ColumnInfo) -> str:
 
 
 def form_of(column: ColumnInfo) -> LiteralForm:
-    """How the answer's text becomes a literal."""
+    """The form in which the answer's text becomes a literal."""
     if column.tp in _BARE:
         return LiteralForm.BARE
     return LiteralForm.BYTES if is_bytes(column) else LiteralForm.TEXT

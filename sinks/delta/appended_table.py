@@ -1,4 +1,4 @@
-"""A Delta table to which one query appends, written by delta-rs. The two tables are ``checkpoint_table`` and ``findings_table``. [deltalake]
+"""A Delta table to which one query appends, written by delta-rs. ``checkpoint_table`` has the two tables. [deltalake]
 
 Promises: an append is one commit of one file. Its transaction (``txn``) is the query's id with its newest batch: part of the table's state, which outlives
 files and log entries. An append fails if its query has committed since ``newest_batch``; without a batch it fails if anybody has. ``tidy`` changes no row.
@@ -52,7 +52,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def found_at(uri: str, sql: str) -> list[dict[str, Any]]:
-    """What a query of the table ``t`` finds in its newest version; nothing where there is no table."""
+    """The rows that a query of the table ``t`` finds in its newest version; none where there is no table."""
     table = _opened(_FILE_SCHEME.sub("", uri))
     return _found(table, sql) if table is not None else []
 
@@ -84,7 +84,7 @@ class AppendedTable:
         return -1 if found is None else found
 
     def found(self, sql: str) -> list[dict[str, Any]]:
-        """What a query of the table ``t`` finds in the version that ``newest_batch`` has read."""
+        """The rows that a query of the table ``t`` finds in the version that ``newest_batch`` has read."""
         return _found(self._held, sql)
 
     def commit(self, rows: pa.Table, batch_id: int) -> None:
@@ -121,7 +121,7 @@ class AppendedTable:
         self._table = table
 
     def _remove_sums(self) -> None:
-        """Those that Spark has put beside its files: of a file that delta-rs writes anew they are wrong, and nobody else removes them."""
+        """Remove the sums that Spark has put beside its files: of a file that delta-rs writes anew they are wrong, and nobody else removes them."""
         if not _SCHEME.match(self.uri):
             for found in (*Path(self.uri).glob(".*.crc"), *Path(self.uri).glob("_delta_log/.*.crc")):
                 found.unlink(missing_ok=True)

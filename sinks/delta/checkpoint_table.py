@@ -1,9 +1,12 @@
-"""The Delta table ``checkpoint``: one row per batch, appended in the background.
+"""The Delta tables ``checkpoint``, one row per batch, and ``findings``, every deviation of the target or the Pumps from the binlogs. Appended in the background.
 
 Promises: ``record`` never waits for the disk. A background thread writes several batches per commit, each batch once: the commit's transaction is the
 query's id with its newest batch, and batches that the table already holds are left out. Rows that cannot be written are kept, retried and reported;
 before each attempt the thread reads from the table what it holds, as the answer to a commit may have been lost. The table is a record for operators, and
 says where to resume when Spark's checkpoint directory is lost. The target's row stays authoritative.
+
+A batch's findings are written before its checkpoint row. Keys and words are stored in full regardless of ``log-row-data``: restrict access to the table
+accordingly. A crash may lose the findings of a transaction that is committed on the target while its batch is not yet in Delta; the log has them.
 """
 
 import datetime
@@ -52,7 +55,26 @@ SCHEMA = pa.schema(
         pa.field("target", pa.string()),
     ]
 )
-"""The table's columns."""
+"""The columns of ``checkpoint``."""
+
+
+FINDINGS_SCHEMA = pa.schema(
+    [
+        pa.field("app_id", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("resolved_ts", pa.int64()),
+        pa.field("kind", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("commit_ts", pa.int64()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.string()),
+        pa.field("wanted", pa.int64()),
+        pa.field("found", pa.int64()),
+        pa.field("words", pa.string()),
+        pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The columns of ``findings``. ``batch_id`` -1: of a span that was replayed at start. Unknown values are null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class CheckpointRow:
     notes: Sequence[str] = ()
     """Origin of the row, if it is not a batch."""
     findings: Sequence[Finding] = ()
-    """Written to a separate table (``sinks.delta.findings_table``)."""
+    """Written to the table ``findings``."""
     recorded_at: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
 
     @property
@@ -88,7 +110,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What the table already holds."""
+    """The newest rows of the table."""
 
     batch_id: int = -1
     """Newest batch of this query."""
@@ -104,7 +126,7 @@ class CheckpointTable(Protocol):
     uri: str
 
     def newest(self, *, of_target: bool) -> Newest:
-        """What the table holds; without ``of_target`` only its newest batch."""
+        """The newest rows; without ``of_target`` only the newest batch."""
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         """Add rows in one commit."""
@@ -113,24 +135,11 @@ class CheckpointTable(Protocol):
         """Called after a commit when no other one is requested."""
 
 
-class FindingsTable(Protocol):
-    """The table that findings are written to."""
-
-    def lacking(self, rows: Sequence[CheckpointRow]) -> Sequence[CheckpointRow]:
-        """Those of ``rows`` whose findings the table lacks."""
-
-    def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add the findings of ``rows`` in one commit."""
-
-    def tidy(self) -> None:
-        """As of ``CheckpointTable``."""
-
-
 class DeltaCheckpoint:
     """The background writer."""
 
     def __init__(
-        self, table: CheckpointTable, findings: FindingsTable | None = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
+        self, table: CheckpointTable, findings: "DeltaFindings | None" = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
     ) -> None:
         """Start the thread.
 
@@ -271,7 +280,7 @@ class DeltaCheckpoint:
             del self._unsure[_ROWS]
             failpoints.point("after-delta")
 
-    def _write_findings(self, table: FindingsTable) -> None:
+    def _write_findings(self, table: "DeltaFindings") -> None:
         new = table.lacking(self._left)
         self._unsure.pop(_FINDINGS, None)
         lacking = {r.batch_id for r in new}
@@ -367,7 +376,7 @@ class DeltaRows(AppendedTable):
         self._target = target
 
     def newest(self, *, of_target: bool) -> Newest:
-        """What the table holds; ``of_target`` reads three columns of it."""
+        """The newest rows; ``of_target`` reads three columns of the table."""
         batch_id = self.newest_batch()
         found = _by_target(self.found(_NEWEST_ROWS)).get(self._target) if of_target else None
         return Newest(batch_id, found[1], found[0]) if found else Newest(batch_id)
@@ -379,26 +388,58 @@ class DeltaRows(AppendedTable):
 
 def as_table(rows: Sequence[CheckpointRow], app_id: str, target: str) -> pa.Table:
     """Rows as Arrow, in ``SCHEMA``."""
-    return pa.Table.from_pylist(
-        [
-            {
-                "app_id": app_id,
-                "batch_id": r.batch_id,
-                "from_ts": r.from_ts,
-                "resolved_ts": r.resolved_ts,
-                "resolved_at": r.resolved_at,
-                "schema_version": r.schema_version,
-                "consistent": r.consistent,
-                "rows": r.rows,
-                "transactions": r.transactions,
-                "ddls": r.ddls,
-                "bytes": r.bytes,
-                "timings": list(r.timings.items()),
-                "notes": list(r.notes),
-                "recorded_at": r.recorded_at,
-                "target": target,
-            }
-            for r in rows
-        ],
-        schema=SCHEMA,
-    )
+    common = {"app_id": app_id, "target": target}
+    own = [name for name in SCHEMA.names if name not in common]
+    found = [{name: getattr(r, name) for name in own} | common | {"timings": list(r.timings.items())} for r in rows]
+    return pa.Table.from_pylist(found, schema=SCHEMA)
+
+
+def missing_findings(rows: Sequence[CheckpointRow], batch_id: int, replayed_ts: int) -> list[CheckpointRow]:
+    """The batches whose findings the table lacks, in order. Pure.
+
+    Args:
+        rows: the batches.
+        batch_id: the newest batch of this query in the table.
+        replayed_ts: the end of the newest span that was replayed at start.
+    """
+    return [r for r in rows if r.findings and (r.resolved_ts > replayed_ts if r.batch_id == FILLED_UP else r.batch_id > batch_id)]
+
+
+class DeltaFindings(AppendedTable):
+    """The table ``findings``; made with the first finding."""
+
+    def __init__(self, uri: str, app_id: str, retention: float) -> None:
+        """Does not access the table before ``lacking``."""
+        super().__init__(uri, FINDINGS_SCHEMA, app_id, retention)
+
+    def lacking(self, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+        """The batches among ``rows`` whose findings the table lacks."""
+        batch_id = self.newest_batch()
+        (replayed,) = self.found(f"SELECT max(resolved_ts) AS ts FROM t WHERE batch_id = {FILLED_UP}")
+        return missing_findings(rows, batch_id, replayed["ts"] or 0)
+
+    def append(self, rows: Sequence[CheckpointRow]) -> None:
+        """Add the findings of ``rows`` in one commit."""
+        self.commit(findings_as_table(rows, self._app_id), max(r.batch_id for r in rows))
+
+
+def findings_as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
+    """The findings of ``rows`` as Arrow, in ``FINDINGS_SCHEMA``."""
+    return pa.Table.from_pylist([_values(row, f) | {"app_id": app_id} for row in rows for f in row.findings], schema=FINDINGS_SCHEMA)
+
+
+def _values(row: CheckpointRow, finding: Finding) -> dict[str, object]:
+    ts = finding.commit_ts
+    return {
+        "batch_id": row.batch_id,
+        "resolved_ts": row.resolved_ts,
+        "kind": str(finding.kind),
+        "table": finding.table or None,
+        "commit_ts": ts or None,
+        "committed_at": moment_of(ts) if ts else None,
+        "key": finding.key or None,
+        "wanted": finding.wanted if finding.wanted >= 0 else None,
+        "found": finding.found if finding.found >= 0 else None,
+        "words": finding.words,
+        "recorded_at": row.recorded_at,
+    }

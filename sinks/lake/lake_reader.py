@@ -24,12 +24,11 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, moment_of, physical_ms, ts_at
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, scanned
-from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
-from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, identity, mirror_schema, net_changes
-from pyspark_tidb_binlog.sinks.lake.row_pieces import held
+from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, ledger_ddls
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, MIRRORED, Published, Snapshots, TablePlace, readable
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, held, identity, mirror_schema, net_changes
 
 When = str | int | datetime.datetime
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
@@ -122,8 +121,9 @@ class LakeAt:
             if d.job.multiple_table_infos or d.job.kind.effect.rows is RowsAfter.EXCHANGED or [name.lower() for name in d.name] == wanted
         ]
         history = SchemaHistory.of(d.job for d in ddls)
+        called = self._published.rows_called(place.database, place.table)["table_id"].to_pylist()
         ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
-        return {place.table_id, *self._published.ids_called(place), *ids}
+        return {place.table_id, *called, *ids}
 
     def _delta(self, path: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
@@ -224,13 +224,13 @@ class LakeNow(LakeAt):
             )
 
     def snapshots(self) -> DataFrame:
-        """What was published, in its order: of each table that changed, its version at ``resolved_ts``."""
+        """The published rows in order: the version of each table that changed, at ``resolved_ts``."""
         rows = self._delta("snapshots").where(f"resolved_ts <= {self._commit_ts}")
         return rows.orderBy("resolved_ts", "number").drop("info", "job", "number")
 
 
 def _newest(directory: str) -> tuple[Published, int]:
-    """What was published, and the newest moment that can be known."""
+    """The published rows, and the newest moment that can be known."""
     state = Ledger(directory).load()
     if state is None:
         raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
@@ -247,7 +247,7 @@ def _newest(directory: str) -> tuple[Published, int]:
 
 
 def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | None:
-    """What became of ``rows`` (``_READ``), as Spark takes it; None: nothing."""
+    """The net changes of ``rows`` (``_READ``) as Spark takes them; None: there are none."""
     net = net_changes(rows.sort_by(ORDER), info) if rows.num_rows else None
     if net is None:
         return None

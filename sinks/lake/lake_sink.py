@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,22 +27,30 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.batch import wanted
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState, LakeWriter
+from pyspark_tidb_binlog.sinks.lake.lake_table import (
+    PARTS,
+    CommitUnclear,
+    LiveFile,
+    RecordReplaced,
+    WrittenPart,
+    commit_behind,
+    parts_in,
+    row_of,
+    without_logs,
+)
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import CommitUnclear, Ledger, LiveFile, WrittenPart, without_logs
-from pyspark_tidb_binlog.sinks.lake.ledger_parts import parts_of
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, LakeWriter, Ledger, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
-from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
-from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors
+from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors, TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import Moment
-from pyspark_tidb_binlog.sinks.lake.old_versions import old_changes
-from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep
+from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep, old_changes
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, KeptTable, Opened, Sink, TargetProgress
 from pyspark_tidb_binlog.sinks.translate.binlog_format import name_of
@@ -53,13 +61,11 @@ _BEATS = 3
 """Commits of an idle stream per ``lease_timeout``."""
 _LOOKS = 10
 """Looks for a sign of life of another writer in that time."""
-_RACES = 20
-"""Commits of other programs after which a step gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """What a lake is told."""
+    """The settings of a lake."""
 
     directory: str
     """Path or URI."""
@@ -154,7 +160,7 @@ class LakeSink(Sink):
         self._late.note = note
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
-        """One commit, from the driver (``Sink.apply``)."""
+        """Commit a step from the driver (``Sink.apply``)."""
         if not self._is_next(step):
             return Written()
         with clock.timed(Stage.PLAN):
@@ -168,7 +174,7 @@ class LakeSink(Sink):
             return Written()
         with clock.timed(Stage.APPLY, "write"), self._writing:
             failpoints.point("before-deletes")
-            parts = parts_of(events, step, skipped_ts, self._settings.directory)
+            parts = _parts_of(events, step, skipped_ts, self._settings.directory)
             done = self._write(step, sum(p.rows for p in parts), parts=parts)
             without_logs(self._ledger.uri, parts)
         return done
@@ -181,7 +187,9 @@ class LakeSink(Sink):
             if step.commit_ts < self._commit_ts:
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
-            rows = [] if unwanted else [ddl_row(step, self._name(step, history))]
+            name = name_of(step.job, history)
+            to = self._settings.selection.routes.target(name.schema, name.table)
+            rows = [] if unwanted else [ddl_row(step, (to.schema, to.name))]
             self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
             fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
@@ -242,11 +250,6 @@ class LakeSink(Sink):
         self._commit_ts = step.upto_ts
         return Written(count)
 
-    def _name(self, step: DdlStep, history: SchemaHistory) -> tuple[str, str]:
-        name, routes = name_of(step.job, history), self._settings.selection.routes
-        to = routes.target(name.schema, name.table)
-        return to.schema, to.name
-
     # The ledger.
 
     def _step(
@@ -301,36 +304,18 @@ class LakeSink(Sink):
     def _commit_state(
         self, fresh: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
     ) -> None:
-        """``fresh`` follows the state of this sink, whatever other programs have committed meanwhile."""
-        for _ in range(_RACES):
-            version = self._ledger.version
-            try:
-                self._ledger.commit(fresh, rows, parts, gone)
-            except CommitUnclear as error:
-                found = self._ledger.load()
-                if found != fresh:
-                    self._judge(found, version, error)
-                    continue
-            self._state, self._committed_at = fresh, time.monotonic()
-            return
-        raise ApplyError(f"other programs have committed to {self._ledger.uri} {_RACES} times while a step was to be committed; end them")
-
-    def _judge(self, found: LakeState | None, version: int, error: Exception) -> None:
-        """What a lost race means: return to commit again."""
-        uri = self._ledger.uri
-        if found is not None and found.epoch > self._state.epoch:
-            self._lost = LeaseLost(f"{found.holder} has taken over {uri}: this Drainer writes nothing more")
+        """Commit ``fresh`` behind the state of this sink, whatever other programs have committed meanwhile."""
+        write = partial(self._ledger.commit, fresh, rows, parts, gone)
+        try:
+            commit_behind(self._ledger, self._state, fresh, write, "a step was to be committed")
+        except RecordReplaced as error:
+            found, uri = error.found, self._ledger.uri
+            if found is not None and found.epoch > self._state.epoch:
+                self._lost = LeaseLost(f"{found.holder} has taken over {uri}: this Drainer writes nothing more")
+            else:
+                self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
             raise self._lost from error
-        if found != self._state:
-            self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
-            raise self._lost from error
-        self._require_raced(version, error)
-        _log.warning("another program has committed version %d of %s", self._ledger.version, uri)
-
-    def _require_raced(self, version: int, error: Exception) -> None:
-        """The ledger has gone on from ``version``, behind which a commit has failed."""
-        if self._ledger.version == version:
-            raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
+        self._state, self._committed_at = fresh, time.monotonic()
 
     def _require_held(self) -> None:
         if self._lost is not None:
@@ -371,7 +356,8 @@ class LakeSink(Sink):
                 self._ledger.commit(fresh)
             except CommitUnclear as error:
                 if self._ledger.load() != fresh:
-                    self._require_raced(version, error)
+                    if self._ledger.version == version:
+                        raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
                     continue
             self._state = fresh
             break
@@ -403,6 +389,26 @@ class LakeSink(Sink):
                 _log.warning("the lease on %s could not be shown: %s", self._ledger.uri, error)
             finally:
                 self._lock.release()
+
+
+def _parts_of(events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], lake: str) -> list[WrittenPart]:
+    """The files with the rows of ``step`` but for the transactions ``skipped_ts``; runs a Spark job."""
+    span, tables, gone, left_out = (step.after_ts, step.upto_ts), dict(step.tables), step.gone, step.left_out
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        doubled = Doubled()
+
+        def changes() -> Iterator[pa.RecordBatch]:
+            # Of a block at a time. All events of a row, and so both of a doubled one, are in this part.
+            for block in (batch.slice(place, 1) for batch in batches for place in range(batch.num_rows)):
+                rows = wanted(rows_between(unpack([block], ROW_EVENT), *span), gone, left_out)
+                yield from ledger_rows(without(rows, "commit_ts", skipped_ts), tables, span[1], doubled)
+
+        for part in written_part(lake, changes()):
+            yield row_of(part)
+        failpoints.point("after-part-write")
+
+    return parts_in(events.overlapping(span).mapInArrow(run, ddl_of(PARTS)).toArrow())
 
 
 def _reaches(state: LakeState | None, moment: Moment) -> bool:

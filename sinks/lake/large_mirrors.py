@@ -95,5 +95,5 @@ class LargeMirrors:
 
 
 def _table(uri: str) -> str:
-    """For SQL. Spark may have another file system where a path names none."""
+    """The table in SQL. Spark may have another file system where a path names none."""
     return f"delta.{quote_name(f'file://{os.path.abspath(uri)}')}"

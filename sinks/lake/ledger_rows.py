@@ -49,6 +49,8 @@ def _stored(field: pa.Field) -> pa.Field:
 
 
 LEDGER = pa.schema([*(_stored(f) for f in CHANGE if f.name != "pump"), *_OWN])
+ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
+"""In which the upstream had rows of the ledger."""
 MEASURED = ("commit_ts", "table_id", "op", "resolved_ts", "job_id")
 """The columns by which files are passed over: they have min and max."""
 _MOST_BYTES = 32 << 20
@@ -67,7 +69,7 @@ class Doubled:
         self._blocks: list[tuple[_Place, _Place, pa.Table]] = []
 
     def once(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` (``ROW_EVENT``, in order) that are new."""
+        """The new ones among ``rows`` (``ROW_EVENT``, in order)."""
         if not rows.num_rows:
             return rows
         commit_ts, seq = _places(rows)
@@ -157,7 +159,7 @@ def _places(rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _among(commit_ts: Ints, seq: Ints, block: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which places are those of rows in ``block``."""
+    """A mask of the places that rows of ``block`` have, too."""
     other_ts, other_seq = _places(block)
     shared = np.isin(commit_ts, other_ts)
     if shared.any():

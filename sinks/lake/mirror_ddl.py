@@ -28,7 +28,7 @@ class Unfollowed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMoves:
+class ColumnMapping:
     """A mirror's columns before and after a DDL."""
 
     before: TableInfo
@@ -37,8 +37,8 @@ class ColumnMoves:
     """For each column after it: the column before it; None: it is new."""
 
     @classmethod
-    def of(cls, before: TableInfo, after: TableInfo, query: str) -> "ColumnMoves":
-        """By the DDL's meaning."""
+    def of(cls, before: TableInfo, after: TableInfo, query: str) -> "ColumnMapping":
+        """Map the columns by the DDL's meaning."""
         changes = diff(before, after, query)
         former = {c.after: c.before for c in changes if isinstance(c, RenameColumn)}
         new = {c.column.name for c in changes if isinstance(c, AddColumn)}
@@ -108,7 +108,7 @@ def _same(old: ColumnInfo, new: ColumnInfo) -> bool:
 
 
 def _constant(column: ColumnInfo, count: int) -> pa.Array:
-    """What the rows from before a new column have in it."""
+    """The cells of a new column in the rows from before."""
     field, value = field_of(column), missing_value(column, None)
     if value is None:
         return pa.nulls(count, field.type)
@@ -153,7 +153,7 @@ def _numbers(column: ColumnInfo, cells: pa.Array) -> pa.Array:
 
 
 def _number_type(column: ColumnInfo) -> pa.DataType:
-    """Also of a DECIMAL that has more digits than a mirror's numbers."""
+    """The type of the column's numbers, also of a DECIMAL that has more digits than a mirror's numbers."""
     return pa.decimal256(column.flen, digits_of(column)) if pa.types.is_string(type_of(column)) else type_of(column)
 
 
@@ -242,7 +242,7 @@ def _of_range(info: TableInfo, place: int) -> str:
 
 
 def _below(info: TableInfo, terms: Sequence[str], limits: Sequence[str]) -> str:
-    """That the terms are below the limits, column by column; NULL is below everything."""
+    """The condition that the terms are below the limits, column by column; NULL is below everything."""
     found = "FALSE"
     for term, limit, column in reversed(list(zip(terms, limits, _columns_of(info), strict=True))):
         if limit.upper() == "MAXVALUE":
@@ -269,7 +269,7 @@ def _of_list(info: TableInfo, place: int) -> str:
 
 
 def _unpadded(term: str, literal: str, column: ColumnInfo | None) -> str:
-    """That they are equal: of texts but for spaces at the end, as most collations compare."""
+    """The condition that both are equal; texts but for spaces at the end, as most collations compare."""
     if column is None or not _is_text(column) or column.collate == "utf8mb4_0900_bin":
         return f"{term} = {literal}"
     return f"rtrim({term}) = rtrim({literal})"
@@ -292,7 +292,7 @@ _FUNCTIONS = {
 
 
 def _terms(info: TableInfo) -> list[str]:
-    """What is compared with the limits, in SQL."""
+    """The terms that are compared with the limits, in SQL."""
     named = {c.name.lower(): c for c in info.target_columns()}
     if info.partition_columns:
         columns = [named.get(n.lower()) for n in info.partition_columns]

@@ -24,14 +24,12 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAf
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.lake_table import runs
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import runs
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
-from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, GONE, MirrorTable, Stamp, is_error
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, STALE, MirrorState
-from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, hidden_column, mirror_schema, net_changes
-from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces
+from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, RowPieces, hidden_column, mirror_schema, net_changes
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import KeptTable
 
@@ -96,13 +94,13 @@ class OpenMirrors:
         sizes = {table.name: table.bytes for table in before}
         found = []
         for table in (table for table in tables.values() if table.state != DROPPED):
-            name, handle = f"{table.database}.{table.table}", self._handles.get(table.path)
+            name, handle = str(table), self._handles.get(table.path)
             size = handle.bytes if handle is not None else sizes.get(name)
             found.append(KeptTable(name, size, table.upto_ts, table.state, table.why or ""))
         return tuple(found)
 
     def new_path(self, table: MirrorState) -> str:
-        """Where nothing is or will be: what a failure leaves there goes by ``discard``, what a death leaves by ``old_versions``."""
+        """A path that is never used again. ``discard`` removes what a failure leaves there, ``upkeep`` what a death leaves."""
         path = f"tables/{table.table_id}-{uuid.uuid4().hex[:8]}"
         self._made.append(path)
         return path
@@ -115,15 +113,15 @@ class OpenMirrors:
         del self._made[begin:]
 
     def uri(self, path: str) -> str:
-        """Where a mirror is."""
+        """The address of a mirror."""
         return f"{self._lake}/{path}"
 
     def stamp(self, upto_ts: int) -> Stamp:
-        """What a commit of a mirror records."""
+        """The record of a commit to a mirror."""
         return Stamp(upto_ts, self.epoch)
 
     def tried(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> MirrorState:
-        """What ``change`` makes of a table. If it fails for more than ``_LONG``, or can never be done, the table is set aside: a full disk, or a race with
+        """Change a table. If ``change`` fails for more than ``_LONG``, or can never be done, the table is set aside: a full disk, or a race with
         a writer that was suspended, is over by then.
 
         Raises:
@@ -141,12 +139,11 @@ class OpenMirrors:
                 return aside(table, str(error))
             if isinstance(error, GONE):
                 # A person has removed it, or put an older one in its place.
-                words = "the mirror of %s.%s (id %d) is gone, so the table is to be loaded: %s"
-                _log.warning(words, table.database, table.table, table.table_id, error)
+                _log.warning("the mirror of %s (id %d) is gone, so the table is to be loaded: %s", table, table.table_id, error)
                 return _unloaded(table)
             now = time.monotonic()
             if isinstance(error, FAULTS) and now - self._failed.setdefault(table.table_id, now) <= _LONG:
-                _log.warning("table %s.%s (id %d): %s; it is tried again", table.database, table.table, table.table_id, error)
+                _log.warning("table %s (id %d): %s; it is tried again", table, table.table_id, error)
                 raise RoundFailed from error
             return aside(table, f"{type(error).__name__}: {str(error)[:_WORDS]}")
 
@@ -163,6 +160,10 @@ class OpenMirrors:
     def left_out(self, table: TableAt) -> str:
         """Why its rows do not come to the ledger; empty if they do."""
         return "" if self._selection.keeps(table) else f"filters leave out {table.schema}.{table.name}, and its rows from here on"
+
+
+class LoadLater(Exception):
+    """A table cannot be loaded at this moment, but perhaps at a later one; the text says why."""
 
 
 class RoundFailed(Exception):
@@ -190,10 +191,6 @@ class Round:
         self._waiting: dict[int, pa.Table] = {}
         """By table id: the row changes that are not merged yet, in order."""
         self._lock = threading.Lock()
-
-    def jobs_at(self, ts: int) -> set[int]:
-        """The DDL jobs at a commit_ts."""
-        return {row["job_id"] for row in self._ddls if row["commit_ts"] == ts}
 
     def run(self, rows: pa.Table | RowPieces) -> None:
         """Bring all mirrors to the end. ``rows``: the row changes; if they come in pieces, all DDLs are behind them."""
@@ -339,7 +336,7 @@ class Round:
                 self._row(table_id, ts)
 
     def _follow(self, table_id: int, former: MirrorState | None, job: Job, ts: int) -> None:
-        """What a job makes of one table; ``former``: the job's own table before it."""
+        """Follow a job with one table; ``former``: the job's own table before it."""
         after = self.history.table_at(table_id, self.history.newest_version)
         known = self.tables.get(table_id)
         if after is None:
@@ -399,7 +396,7 @@ class Round:
             mirror = self._mirrors.mirror(table, stamp)
             mirror.delete(rows_of_partitions(before, before.partitions_gone(after)), stamp)
             return replace(done, version=mirror.version)
-        change = ColumnMoves.of(before, after, job.query)
+        change = ColumnMapping.of(before, after, job.query)
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
@@ -452,7 +449,7 @@ class Round:
 
 def aside(table: MirrorState, why: str) -> MirrorState:
     """A table that is not mirrored any more."""
-    _log.warning("table %s.%s (id %d) is not mirrored any more: %s", table.database, table.table, table.table_id, why)
+    _log.warning("table %s (id %d) is not mirrored any more: %s", table, table.table_id, why)
     return replace(table, state=STALE, why=why)
 
 

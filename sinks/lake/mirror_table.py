@@ -28,25 +28,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.sinks.lake import lake_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed
-from pyspark_tidb_binlog.sinks.lake.ledger import (
-    APP,
-    FULL,
-    KEPT_HOURS,
-    RUN_BYTES,
-    LiveFile,
-    WrittenPart,
-    compare_and_swap,
-    delta_schema,
-    in_log,
-    runs,
-    stats_of,
-    store_of,
-    with_directory,
-    without_logs,
-    without_views,
-    written_files,
-)
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 _log = logging.getLogger(__name__)
@@ -65,7 +49,7 @@ def is_error(error: BaseException) -> bool:
 _SETTINGS = {
     "delta.columnMapping.mode": "name",
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
-    # ``old_versions`` does it.
+    # ``upkeep`` does it.
     "delta.enableExpiredLogCleanup": "false",
 }
 _VECTORS = "delta.enableDeletionVectors"
@@ -74,7 +58,7 @@ _LARGE = {
     # Spark puts sums beside the files that it writes, and refuses those that delta-rs has written again under the same names.
     "delta.checkpointInterval": "1000000000",
 }
-"""Of a mirror that Spark writes, too. ``old_versions`` makes its checkpoints."""
+"""Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 _AT_ONCE = 8_192
 """Rows that a MERGE holds at a time, several times over."""
@@ -88,19 +72,19 @@ _SMALL_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What each commit to a mirror records."""
+    """The record of each commit to a mirror."""
 
     upto_ts: int
     epoch: int
 
     @property
     def commit(self) -> CommitProperties:
-        """As delta-rs takes it: never tried again on another version."""
-        return compare_and_swap(json.dumps(self._record), self.upto_ts)
+        """The record as delta-rs takes it: never tried again on another version."""
+        return lake_table.compare_and_swap(json.dumps(self._record), self.upto_ts)
 
     @property
     def mark(self) -> str:
-        """What only one commit has, of all that Spark makes."""
+        """A record that only one commit has, of all that Spark makes."""
         return json.dumps({APP: self._record, "commit": uuid.uuid4().hex})
 
     @property
@@ -121,7 +105,11 @@ class MirrorTable:
     def created(cls, uri: str, schema: pa.Schema, stamp: Stamp, large: LargeMirrors | None = None) -> "MirrorTable":
         """A table without rows, where nothing is yet."""
         table = DeltaTable.create(
-            with_directory(uri), delta_schema(schema), mode="error", configuration=_SETTINGS, commit_properties=stamp.commit
+            lake_table.with_directory(uri),
+            lake_table.delta_schema(schema),
+            mode="error",
+            configuration=_SETTINGS,
+            commit_properties=stamp.commit,
         )
         _enable(table, schema, stamp)
         return cls(uri, table, large)
@@ -153,13 +141,13 @@ class MirrorTable:
 
     @property
     def bytes(self) -> int:
-        """Of its files, as they were when it was opened or tidied last."""
+        """The size of its files, as they were when it was opened or tidied last."""
         return sum(file.size for file in self._known)
 
     @property
     def is_there(self) -> bool:
         """Whether the log still has the version that is known: delta-rs would begin a new log where somebody has removed it."""
-        return in_log(self._table, self.version)
+        return lake_table.in_log(self._table, self.version)
 
     @property
     def columns(self) -> list[str]:
@@ -216,7 +204,7 @@ class MirrorTable:
             found = self._rows_of(file, stored)
             stays = _not_among(found.to_table(columns=ids.column_names), ids)
             if not stays.all():
-                parts += written_files(self.uri, stored, _kept_rows(found, stays))
+                parts += lake_table.written_files(self.uri, stored, _kept_rows(found, stays))
                 changed.append(file)
         if changed:
             self._swap(parts, changed, stamp)
@@ -257,14 +245,14 @@ class MirrorTable:
         return [LiveFile(*file) for file in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)]
 
     def _rows_of(self, file: LiveFile, stored: pa.Schema) -> pads.Dataset:
-        """Of a column that came later, nulls. Without the schema, texts and bytes that a MERGE has written are views, which few functions of Arrow take."""
-        return pads.dataset(unquote(file.path), stored, filesystem=store_of(self._table), format="parquet")
+        """The rows of a file; nulls in a column that came later. Without the schema, texts and bytes that a MERGE has written are views, which few functions of Arrow take."""
+        return pads.dataset(unquote(file.path), stored, filesystem=lake_table.store_of(self._table), format="parquet")
 
     def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile], stamp: Stamp, *, data_change: bool = True) -> None:
         actions: list[AddAction | RemoveAction] = [part.added(data_change=data_change) for part in parts]
         actions += [RemoveAction(file.path, data_change, int(time.time() * 1000), file.size, {}) for file in gone]
         self._commit(actions, "append", self._table.schema(), stamp)
-        without_logs(self.uri, parts)
+        lake_table.without_logs(self.uri, parts)
 
     def _is_wide(self) -> bool:
         actions = pa.table(self._table.get_add_actions())
@@ -300,7 +288,7 @@ class MirrorTable:
             # An ``AddAction`` has none.
             self._by_spark(lambda spark, mark: spark.purge(self.uri, mark), stamp)
         fields = []
-        for made, (column, former) in zip(delta_schema(pa.schema([c for c, _ in columns])).fields, columns, strict=True):
+        for made, (column, former) in zip(lake_table.delta_schema(pa.schema([c for c, _ in columns])).fields, columns, strict=True):
             if former is None:
                 last += 1
                 metadata = {_ID: last, _PHYSICAL: f"col-{uuid.uuid4()}"}
@@ -309,7 +297,7 @@ class MirrorTable:
             fields.append(Field(column.name, made.type, metadata=metadata))
         _enable(self._table, pa.schema([c for c, _ in columns]), stamp)
         files: list[AddAction | RemoveAction] = [
-            AddAction(f["path"], f["size_bytes"], {}, f["modification_time"], True, stats_of(f))
+            AddAction(f["path"], f["size_bytes"], {}, f["modification_time"], True, lake_table.stats_of(f))
             for f in pa.table(self._table.get_add_actions()).to_pylist()
         ]
         self._commit([], "overwrite", Schema(fields), stamp)
@@ -326,7 +314,7 @@ class MirrorTable:
         """Another table with the rows as ``turned`` makes them, of ``schema``."""
         made = self.created(uri, schema, stamp, self._large)
         # Not as one stream: delta-rs cannot read while it writes.
-        for run in runs(turned(batch) for batch in self.read()):
+        for run in lake_table.runs(turned(batch) for batch in self.read()):
             made.append(pa.Table.from_batches(run, schema), stamp)
         made._known = set(made._files())
         failpoints.point("after-mirror-ddl")
@@ -343,11 +331,11 @@ class MirrorTable:
         return any(batch.num_rows for batch in self._found(select))
 
     def _found(self, select: str) -> pa.RecordBatchReader:
-        """By Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
+        """Run a query by Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
         return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", self._table).execute(select))
 
     def tidy(self, schema: pa.Schema, stamp: Stamp) -> int:
-        """Few small files again, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping.
+        """Join small files, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping.
 
         Returns the bytes of the files that are not there any more since the last call: what readers of former versions still need.
         """
@@ -356,8 +344,10 @@ class MirrorTable:
             self._by_spark(lambda spark, mark: spark.compact(self.uri, mark), stamp)
         elif len(small) > _MOST_FILES:
             stored, parts = self.stored_schema(schema), list[WrittenPart]()
-            for run in runs(batch for file in small for batch in _batches(self._rows_of(file, stored))):
-                parts += written_files(self.uri, stored, iter(run), FULL if sum(batch.nbytes for batch in run) >= RUN_BYTES else "parts")
+            for run in lake_table.runs(batch for file in small for batch in _batches(self._rows_of(file, stored))):
+                parts += lake_table.written_files(
+                    self.uri, stored, iter(run), FULL if sum(batch.nbytes for batch in run) >= RUN_BYTES else "parts"
+                )
             self._swap(parts, small, stamp, data_change=False)
         before, self._known = self._known, set(self._files())
         return sum(file.size for file in before - self._known)
@@ -376,7 +366,7 @@ _FEATURES = (
 
 
 def _enable(table: DeltaTable, schema: pa.Schema, stamp: Stamp) -> None:
-    """What ``schema`` needs, without which Spark or delta-rs refuses the table."""
+    """Enable the features that ``schema`` needs, without which Spark or delta-rs refuses the table."""
     there = table.protocol().reader_features or ()
     wanted = [feature for name, feature, needs in _FEATURES if name not in there and any(map(needs, schema.types))]
     if wanted:
@@ -384,7 +374,7 @@ def _enable(table: DeltaTable, schema: pa.Schema, stamp: Stamp) -> None:
 
 
 def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which rows are none of ``ids``, which has the same columns."""
+    """A mask of the rows that are none of ``ids``, which has the same columns."""
     names, place = ids.column_names, "_place"
     ids = ids.cast(rows.schema)
     numbered = rows.append_column(place, pa.array(np.arange(rows.num_rows)))
@@ -409,4 +399,4 @@ def _batches(file: pads.Dataset) -> Iterator[pa.RecordBatch]:
 
 def _plain(cells: pa.Array) -> pa.Array:
     """Without the views that a query gives."""
-    return laid_out(cells, STORED_VARIANT) if pa.types.is_struct(cells.type) else cells.cast(without_views(cells.type))
+    return laid_out(cells, STORED_VARIANT) if pa.types.is_struct(cells.type) else cells.cast(lake_table.without_views(cells.type))

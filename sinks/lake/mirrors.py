@@ -6,35 +6,44 @@ ledger, and with it the stream, never waits.
 
 A round reads the ledger's rows since the last moment, merges each table's net changes, follows the DDLs between them, and publishes all of it in one
 commit. Between two rows of a table in ``snapshots`` there is never a DDL of that table: a DDL adds the row before and the row after itself.
-It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between two rounds ``old_versions`` go, and tables that are to
-be loaded are read from the upstream (``mirror_load``), one by one, at the moment of all mirrors.
+It holds some ``PIECE_BYTES`` of rows a few times over, whatever the size of a transaction. Between two rounds ``upkeep`` go, and tables whose rows
+the ledger does not have from the beginning are loaded. A table that is to be loaded is ``LOADING`` in ``snapshots``, and rounds pass over its rows. When all
+mirrors are at a moment, it is read from the upstream as it was at this moment, into a new directory. So the ledger goes on from there, as for any mirror.
 """
 
 import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.lake.lake_table import WrittenPart
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, of_ledger
-from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
-from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads, TablesThen
-from pyspark_tidb_binlog.sinks.lake.mirror_round import NOT_FROM_THE_BEGINNING, OpenMirrors, Round, RoundFailed, aside, require_own_rowids
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, ledger_ddls, of_ledger
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
+from pyspark_tidb_binlog.sinks.lake.mirror_round import (
+    NOT_FROM_THE_BEGINNING,
+    LoadLater,
+    OpenMirrors,
+    Round,
+    RoundFailed,
+    aside,
+    require_own_rowids,
+)
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Moment, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, ORDER, mirror_schema
-from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
-from pyspark_tidb_binlog.sinks.lake.row_pieces import PIECE_BYTES, RowPieces, held
+from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, PIECE_BYTES, RowPieces, held, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import KeptTable
 
@@ -54,6 +63,32 @@ _PATIENCE = 5.0
 """Seconds that the end waits for an answer of the upstream."""
 _OF_DDL = ("commit_ts", "seq", "schema_version", "job_id", "early", "job")
 _CHANGES = of_ledger(NEEDED)
+
+
+class TablesThen(Protocol):
+    """The upstream's tables as they were at one moment."""
+
+    def files_of(self, table: TableAt, uri: str, stored: pa.Schema) -> Sequence[WrittenPart]:
+        """All rows of ``table`` in files of the mirror at ``uri``, which has them as ``stored``. No commit knows the files yet.
+
+        Raises:
+            LoadLater: see there.
+            Stopped: the stream ends.
+            Exception: the table cannot be loaded, and why.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoads:
+    """The tables that come from the upstream, and how they are read."""
+
+    first: Callable[[SchemaHistory, int], Sequence[Job]]
+    """Of a lake that begins at a schema version: those to be loaded, each as ``schema_snapshot.table_as_job``."""
+    at: Callable[[int, Callable[[], bool]], AbstractContextManager[TablesThen]]
+    """The tables at a ts, as long as they are read; the other argument: whether the stream ends. It raises ``LoadLater``, too."""
+    again: float = 0.0
+    """Seconds from the first load of a table that was set aside to the next one (``spark.reload-interval``); 0: a person asks for each."""
 
 
 class Mirrors:
@@ -77,7 +112,7 @@ class Mirrors:
         """Tables that are to be loaded, and not marked yet."""
         self._again: dict[int, tuple[float, float]] = {}
         """By table id: when a table that was set aside was loaded by itself, by the monotonic clock, and for how many seconds it is not once more."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._reading = False
         """Whether the upstream may be waited for."""
         self._interval = interval
@@ -121,7 +156,7 @@ class Mirrors:
         self._thread.start()
 
     def note(self, changes: int) -> None:
-        """So many row changes came to the ledger."""
+        """Count row changes that came to the ledger."""
         with self._wake:
             self._changes += changes
             self._wake.notify()
@@ -211,7 +246,7 @@ class Mirrors:
         assert self._tables is not None
         one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts, begin_ts)
         one.run(rows)
-        jobs = one.jobs_at(upto_ts)
+        jobs = {row["job_id"] for row in ddls if row["commit_ts"] == upto_ts}
         if self._snapshots.moment.resolved_ts == upto_ts:
             jobs |= set(self._snapshots.moment.jobs)
         self._snapshots.publish(upto_ts, sorted(jobs), one.published)
@@ -219,7 +254,7 @@ class Mirrors:
         self._open.all_well(self._tables)
 
     def _read_published(self) -> None:
-        """What is published, and the DDLs up to there."""
+        """Read the published tables, and the DDLs up to there."""
         # Before a mirror is put back to its version: the newest writer's version it may be.
         self._snapshots.take(self._open.epoch)
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
@@ -255,7 +290,7 @@ class Mirrors:
                             break
                         self._load(table, upstream, ts)
             except LoadLater as error:
-                self._tell(f"{len(waiting)} tables wait to be loaded: {error}")
+                self._log_once(f"{len(waiting)} tables wait to be loaded: {error}")
             except Stopped as error:
                 _log.info("%s", error)
             finally:
@@ -294,7 +329,7 @@ class Mirrors:
                 database, name = self._open.named(at)
                 marked[at.table_id] = MirrorState(at.table_id, database, name, schema_version=at.version, info=at.info, state=LOADING)
         if marked:
-            _log.info("tables are to be loaded: %s", ", ".join(f"{table.database}.{table.table}" for table in marked.values()))
+            _log.info("tables are to be loaded: %s", ", ".join(map(str, marked.values())))
             self._publish(ts, list(marked.values()), unknown)
 
     def _load(self, table: MirrorState, upstream: TablesThen, ts: int) -> None:
@@ -302,7 +337,7 @@ class Mirrors:
         try:
             made = self._open.tried(table, lambda table: self._loaded(table, upstream, ts))
         except LoadLater as error:
-            self._tell(f"table {table.database}.{table.table} waits to be loaded: {error}")
+            self._log_once(f"table {table} waits to be loaded: {error}")
             return
         self._publish(ts, [made])
 
@@ -320,21 +355,21 @@ class Mirrors:
         mirror.append_files(parts, stamp)
         require_own_rowids(at.info, mirror)
         self._open.keep(path, mirror)
-        _log.info("table %s.%s is loaded as of %d (%s): %d rows", table.database, table.table, ts, as_time(ts), sum(p.rows for p in parts))
+        _log.info("table %s is loaded as of %d (%s): %d rows", table, ts, as_time(ts), sum(p.rows for p in parts))
         return replace(table, path=path, version=mirror.version, upto_ts=ts, info=at.info, state=MIRRORED)
 
     def _publish(self, ts: int, tables: Sequence[MirrorState], defined: Mapping[int, Job] = NO_JOBS) -> None:
-        """What became of tables at ``ts``, where all mirrors are."""
+        """Publish changed tables at ``ts``, where all mirrors are."""
         assert self._tables is not None
         moment = self._snapshots.moment
         self._snapshots.publish(ts, moment.jobs if moment.resolved_ts == ts else (), [(ts, table) for table in tables], defined)
         self._tables |= {table.table_id: table for table in tables}
         self._open.all_well(self._tables)
 
-    def _tell(self, words: str) -> None:
+    def _log_once(self, words: str) -> None:
         """A line in the log, once."""
-        if words not in self._told:
-            self._told.add(words)
+        if words not in self._logged:
+            self._logged.add(words)
             _log.warning("%s", words)
 
 

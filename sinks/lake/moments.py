@@ -6,15 +6,22 @@
 
 The map at T: of each table_id the row with the largest ``number`` among those with ``resolved_ts <= T``. A table without a newer row did not change.
 One commit publishes one moment. Its ``commitInfo.tidb_binlog`` is the ``Moment``. ``job`` is set where a table that the ledger has no CREATE TABLE of is
-to be loaded: such a job, so that the schema history is complete without the upstream. ``old_versions`` removes rows of older moments.
+to be loaded: such a job, so that the schema history is complete without the upstream. ``upkeep`` removes rows of older moments.
 
-Promises: a commit is compare-and-swap, as in ``ledger``. A start commits its epoch, and nothing of an older epoch is published from then on.
+A reader of a moment takes the version of each mirror, and what the ledger has since (``Published``):
+
+    snapshots    resolved_ts 100: orders is version 4 of tables/7, complete up to 100;  130: orders is version 5, up to 130
+    at 120       version 4 of tables/7, and the ledger's rows of table 7 in (100, 120]
+
+Promises: a commit is compare-and-swap, as in ``ledger``. A start commits its epoch, and nothing of an older epoch is published from then on. What is read of a
+moment depends on what was published up to the moment only. A table that is not readable at the moment is an error with its reason.
 """
 
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -25,22 +32,16 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
+from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
-from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseLost
+from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.job_json import job_json, table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake.ledger import (
-    APP,
-    KEPT_HOURS,
-    at_newest,
-    compare_and_swap,
-    in_log,
-    recording_commit,
-    scanned,
-    with_directory,
-)
+from pyspark_tidb_binlog.sinks.lake import lake_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import APP, KEPT_HOURS, CommitUnclear, RecordReplaced, scanned
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +96,26 @@ class MirrorState:
     why: str | None = None
     """Why it is stale."""
 
+    def __str__(self) -> str:
+        """Its name in the lake."""
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace(MirrorState):
+    """A table as published: a row of ``snapshots``, without the definition."""
+
+    resolved_ts: int = 0
+    number: int = 0
+
+
+COLUMNS = tuple(name for name in TablePlace.__dataclass_fields__ if name != "info")
+_LEFT = {DROPPED: "was dropped", LOADING: "is not loaded yet; it is to be read from the upstream since"}
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a commit records."""
+    """The record of a commit."""
 
     epoch: int = 0
     resolved_ts: int = 0
@@ -110,7 +127,7 @@ class Moment:
     """From here on every moment can be read. Of earlier ones, what these need is kept."""
 
     def to_json(self) -> str:
-        """As it is kept."""
+        """The moment as it is stored."""
         return json.dumps({"layout": 1, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
@@ -140,7 +157,7 @@ class Snapshots:
             LeaseLost: a newer one has begun.
         """
         try:
-            self._table = DeltaTable(with_directory(self.uri))
+            self._table = DeltaTable(lake_table.with_directory(self.uri))
         except TableNotFoundError:
             try:
                 first = Moment(epoch)
@@ -161,17 +178,24 @@ class Snapshots:
                 return
 
     def load(self) -> Moment | None:
-        """The newest moment, for a reader; None: there is no table.
+        """Go to the newest version; the newest moment. None: there is no table.
 
         Raises:
             ApplyError: it is not a lake's, or cannot be read.
         """
         try:
-            return self._newest(DeltaTable(self.uri))
+            self._table = DeltaTable(self.uri)
+            return self._newest(self._table)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
             raise ApplyError(f"the moments in {self.uri} cannot be read: {error}") from error
+
+    @property
+    def version(self) -> int:
+        """The version that is known."""
+        assert self._table is not None
+        return self._table.version()
 
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""
@@ -209,7 +233,7 @@ class Snapshots:
     def publish(
         self, resolved_ts: int, jobs: Iterable[int], rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS
     ) -> None:
-        """One moment: what tables became, in order, each at a ts. ``defined``: by table id, the jobs that make tables of ``rows``.
+        """Publish one moment: the tables that changed, in order, each at a ts. ``defined``: by table id, the jobs that make tables of ``rows``.
 
         Raises:
             LeaseLost: another writer has begun.
@@ -225,29 +249,27 @@ class Snapshots:
         self._commit(fresh, lambda table, commit: write_deltalake(table, data, mode="append", commit_properties=commit))
 
     def _commit(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
-        for _ in range(_RACES):
-            assert self._table is not None
-            if self.moment.epoch > fresh.epoch:
-                raise self._lost()
-            version = self._table.version()
-            if not in_log(self._table, version):
-                raise ApplyError(f"the log of {self.uri} has no version {version} any more: what is published is read again")
-            try:
-                write(self._table, _commit_of(fresh))
-                self.moment = fresh
-            except (DeltaError, OSError) as error:
-                known = self.moment
-                self.moment = self._newest(self._table)
-                if self.moment == fresh and self._table.version() > version:
-                    return
-                if self.moment.epoch <= fresh.epoch and (self.moment != known or self._table.version() == version):
-                    raise ApplyError(f"cannot publish to {self.uri}: {error}") from error
-                continue
-            if self._table.get_add_actions().num_rows > _MOST_FILES:
-                # Without a record: delta-rs puts a compaction behind whatever others have committed.
-                self._table.optimize.compact()
-            return
-        raise ApplyError(f"other programs have committed to {self.uri} {_RACES} times while a moment was to be published; end them")
+        if self.moment.epoch > fresh.epoch:
+            raise self._lost()
+        try:
+            lake_table.commit_behind(self, self.moment, fresh, partial(self._write, fresh, write), "a moment was to be published")
+        except RecordReplaced as error:
+            self.moment = error.found or self.moment
+            raise self._lost() if self.moment.epoch > fresh.epoch else ApplyError(f"cannot publish to {self.uri}: {error}") from error
+        self.moment = fresh
+        assert self._table is not None
+        if self._table.get_add_actions().num_rows > _MOST_FILES:
+            # Without a record: delta-rs puts a compaction behind whatever others have committed.
+            self._table.optimize.compact()
+
+    def _write(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
+        assert self._table is not None
+        if not lake_table.in_log(self._table, self.version):
+            raise ApplyError(f"the log of {self.uri} has no version {self.version} any more: what is published is read again")
+        try:
+            write(self._table, _commit_of(fresh))
+        except (DeltaError, OSError) as error:
+            raise CommitUnclear(str(error)) from error
 
     def _dataset(self) -> Any:
         assert self._table is not None
@@ -257,8 +279,8 @@ class Snapshots:
         return LeaseLost(f"another Drainer publishes to {self.uri}: this one writes nothing more")
 
     def _newest(self, table: DeltaTable) -> Moment:
-        """That of the newest version, to which ``table`` goes."""
-        commit = at_newest(table, recording_commit)
+        """The moment of the newest version, to which ``table`` goes."""
+        commit = lake_table.newest_record(table)
         if commit is None:
             raise ApplyError(
                 f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed"
@@ -267,7 +289,7 @@ class Snapshots:
 
 
 def _commit_of(moment: Moment) -> CommitProperties:
-    return compare_and_swap(moment.to_json(), moment.resolved_ts)
+    return lake_table.compare_and_swap(moment.to_json(), moment.resolved_ts)
 
 
 def _rows_of(rows: list[tuple[int, MirrorState]], first: int, defined: Mapping[int, Job]) -> pa.Table:
@@ -292,3 +314,97 @@ def _state_of(row: dict[str, object]) -> MirrorState:
     info = TableInfo.from_json(json.loads(str(row["info"]))) if row["info"] else None
     names = ("table_id", "database", "table", "path", "version", "upto_ts", "schema_version", "state", "why")
     return MirrorState(**{name: row[name] for name in names}, info=info)  # type: ignore[arg-type]
+
+
+class Published:
+    """All that was published, in its order."""
+
+    def __init__(self, rows: pa.Table, newest: Moment, begin_ts: int = 0) -> None:
+        """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger. ``begin_ts``: of the ledger."""
+        self._followed = newest
+        self.begin_ts = begin_ts
+        """Row changes up to it are not kept; 0: all are."""
+        self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
+        self._ts = self._rows["resolved_ts"].to_numpy()
+
+    @property
+    def first_ts(self) -> int | None:
+        """The first moment; None: there is none."""
+        return int(self._ts[0]) if len(self._ts) else None
+
+    @property
+    def kept_ts(self) -> int:
+        """The first moment that can be read, whenever it was published."""
+        return self._followed.kept_ts
+
+    def at(self, ts: int) -> dict[int, TablePlace]:
+        """The newest row of each table at ``ts``, by table id."""
+        count = int(np.searchsorted(self._ts, ts, side="right"))
+        ids = self._rows["table_id"].to_numpy()[:count][::-1]
+        last = count - 1 - np.unique(ids, return_index=True)[1]
+        return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
+
+    def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
+        """The commit_ts up to which tables are known: the end of the ledger, but not past a DDL that mirrors have not followed.
+
+        ``ddls``: commit_ts and job id of the ledger's DDLs, at least from ``followed_ts`` on.
+        """
+        ahead = [ts for ts, job in ddls if ts > self.followed_ts or (ts == self.followed_ts and job not in self._followed.jobs)]
+        return min([ledger_ts, *(ts - 1 for ts in ahead)])
+
+    @property
+    def followed_ts(self) -> int:
+        """The commit_ts up to which all changes are in the mirrors."""
+        return self._followed.resolved_ts
+
+    def complete_ts(self, place: TablePlace, ts: int) -> int:
+        """The commit_ts up to which the version of ``place``, which holds at ``ts``, has all changes of its table."""
+        return max(place.upto_ts, self.followed_ts) if ts >= self.followed_ts else place.upto_ts
+
+    def rows_called(self, database: str, table: str) -> pa.Table:
+        """The rows that were published under a name at any time."""
+        pairs = (("database", database), ("table", table))
+        return self._rows.filter(pc.and_(*(pc.equal(pc.utf8_lower(self._rows[column]), name.lower()) for column, name in pairs)))
+
+    def table_at(self, name: str, ts: int) -> TablePlace:
+        """The table of this name, which can be read at ``ts``.
+
+        Raises:
+            ConfigError: there is none, or it was set aside.
+        """
+        place = self.called(name, ts)
+        if place.state != MIRRORED:
+            raise ConfigError(f"{place} {_LEFT.get(place.state, 'was set aside')} {self._since(place)}")
+        return place
+
+    def called(self, name: str, ts: int) -> TablePlace:
+        """The table that has this name at ``ts``; if none has it, one that had it when it was dropped.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        wanted, places = NamedTable.of(name), self.at(ts)
+        named = [place for place in places.values() if wanted.is_of(place.database, place.table)]
+        if not named:
+            raise ConfigError(f"there is no table {wanted} at {as_time(ts)} ({ts}); {self._meant(wanted, places, ts)}")
+        return max(named, key=lambda place: (place.state != DROPPED, place.resolved_ts, place.number))
+
+    def _since(self, place: TablePlace) -> str:
+        """The time at which a table left, the reason, and how to read the table just before, in words."""
+        mine = self._rows.filter(pc.equal(self._rows["table_id"], place.table_id)).to_pylist()
+        good = [number for number, row in enumerate(mine) if row["state"] == MIRRORED and row["resolved_ts"] <= place.resolved_ts]
+        left = mine[good[-1] + 1 if good else 0]["resolved_ts"]
+        why = f": {place.why}" if place.why else ""
+        return f"at {as_time(left)} ({left}){why}" + (f'; lake.at({left - 1}).table("{place}") is the table just before' if good else "")
+
+    def _meant(self, wanted: NamedTable, places: Mapping[int, TablePlace], ts: int) -> str:
+        later = self.rows_called(wanted.database, wanted.table).filter(pc.field("resolved_ts") > ts)
+        if later.num_rows:
+            return f"the lake has it from {as_time(later['resolved_ts'][0].as_py())} ({later['resolved_ts'][0]}) on"
+        names = [str(place) for place in places.values() if place.state != DROPPED]
+        return "".join(f"did you mean {near}? " for near in nearest(str(wanted), names)) + "lake.tables() lists the tables"
+
+
+def readable(places: Mapping[int, TablePlace]) -> Sequence[TablePlace]:
+    """The tables that a moment has, by name."""
+    return sorted((place for place in places.values() if place.state != DROPPED), key=lambda place: (place.database, place.table))

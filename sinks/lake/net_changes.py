@@ -1,14 +1,25 @@
-"""The net effect of the ledger's rows of one table between two of its DDLs, per row. Pure.
+"""The net effect of the ledger's rows of one table between two of its DDLs, per row.
 
     insert 7, update 7, delete 8, insert 9, delete 9   ->   7: its last image is written;  8: gone
 
 A mirror finds a row by its *identity*: the clustered key's columns of the image before, exactly as they were. A table without a clustered key has the
 hidden column ``_tidb_rowid``; one whose key has generated columns, which images lack, has ``_tidb_handle``, the key's bytes.
 
-Promises: whole columns at a time. A row that comes twice does no harm.
+Row changes that do not fit into memory come in pieces that do:
+
+    with RowPieces(batches, schema, directory) as pieces:
+        for piece in pieces: ...            # as often as wanted
+
+Promises: whole columns at a time. A row that comes twice does no harm. The rows of pieces are read once and held on disk in files without a name, so a
+process that dies leaves nothing. A piece has about ``PIECE_BYTES``, or all the changes of some rows that have more. All changes of a row are in one piece.
 """
 
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +33,22 @@ from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VariantColumn, rows_as_variants
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
+from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 
 NEEDED = ("database", "table", "op", "commit_ts", "seq", "before", "after", "table_id", "row_key")
 """The columns of the ledger that say what became of rows."""
-ORDER = [(name, "ascending") for name in ("commit_ts", "seq", "schema_version")]
-"""In which the upstream had rows of the ledger."""
+
+
+PIECE_BYTES = 64 << 20
+"""Of rows in memory."""
+_SHARES = 64
+"""Files: a piece has the rows of one, or of some that are small."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorChanges:
-    """What a span leaves, a row each."""
+    """The net effect of a span on rows."""
 
     rows: pa.Table
     """The last images, as ``mirror_schema``; only nulls where the row is gone."""
@@ -141,3 +157,56 @@ def _require_found(ids: list[pa.Array], info: TableInfo, where: str) -> None:
         # TiDB takes any bytes for latin1, and two keys could be one text.
         if not column.charset.startswith("utf8") and pa.types.is_string(cells.type) and pc.any(pc.match_substring(cells, "\ufffd")).as_py():
             raise SchemaMismatch(f"rows {where} have bytes in the key column {column.name} that are no text")
+
+
+def held(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> pa.Table | None:
+    """All rows; None: they have more than ``most_bytes``."""
+    found, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        found.append(batch)
+        size += batch.nbytes
+        if size > most_bytes:
+            return None
+    return pa.Table.from_batches(found, schema)
+
+
+class RowPieces:
+    """The pieces of some rows that have a ``table_id`` and a ``row_key``."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str | None) -> None:
+        """Reads ``batches``. ``directory``: where there is room for all rows; None: where the system has temporary files."""
+        self._schema, self._sizes, self._stack = schema, [0] * _SHARES, ExitStack()
+        self._files = [self._stack.enter_context(tempfile.TemporaryFile(dir=directory)) for _ in range(_SHARES)]
+        with ExitStack() as writing:
+            writers = [writing.enter_context(pa.ipc.new_stream(file, schema)) for file in self._files]
+            for batch in batches:
+                keys = batch.column("row_key")
+                shares = part_numbers(batch.column("table_id").to_numpy(), keys, np.zeros(len(keys), np.bool_), _SHARES)
+                for share in np.unique(shares).tolist():
+                    rows = batch.take(pa.array(np.flatnonzero(shares == share)))
+                    writers[share].write_batch(rows)
+                    self._sizes[share] += rows.nbytes
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Each piece."""
+        piece, size = list[pa.RecordBatch](), 0
+        for file, more in zip(self._files, self._sizes, strict=True):
+            if piece and size + more > PIECE_BYTES:
+                yield pa.Table.from_batches(piece, self._schema)
+                piece, size = [], 0
+            piece, size = [*piece, *_read(file)], size + more
+        if piece:
+            yield pa.Table.from_batches(piece, self._schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """The rows are gone."""
+        self._stack.close()
+
+
+def _read(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    file.seek(0)
+    with pa.ipc.open_stream(file) as stream:
+        yield from stream

@@ -28,13 +28,12 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, When
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER, identity
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
+from pyspark_tidb_binlog.sinks.lake.net_changes import identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, Ints, NetRows, key_moves, net_rows
-from pyspark_tidb_binlog.sinks.past.past_changes import WITHOUT_DDL, PastChanges, among
-from pyspark_tidb_binlog.sinks.past.row_life import Move, RowChange, life
+from pyspark_tidb_binlog.sinks.past.net_rows import HISTORY_MARKS, KeyUpdate, NetRows, RowChange, key_updates, life, net_rows, typed_history
+from pyspark_tidb_binlog.sinks.past.past_changes import NET_COLUMNS, WITHOUT_DDL, Ints, PastChanges, among
 from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
-from pyspark_tidb_binlog.sinks.past.typed_history import HISTORY_MARKS, typed_history
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, differences
 
@@ -102,12 +101,12 @@ class Lake(LakeNow):
         def changes_of(keys: Collection[bytes]) -> list[RowChange]:
             return _row_changes(past.changes(0, self._commit_ts, ids, _MARKS, among("row_key", keys)))
 
-        def moves_of(times: Collection[int]) -> list[Move]:
+        def updates_of(times: Collection[int]) -> list[KeyUpdate]:
             rows = past.changes(min(times) - 1, max(times), ids, where=among("commit_ts", times))
             changes = _row_changes(rows)
-            return [(changes[at], changes[at + 1]) for at in key_moves(rows, past.schema).tolist()]
+            return [(changes[at], changes[at + 1]) for at in key_updates(rows, past.schema).tolist()]
 
-        places = life(keys, changes_of, moves_of)
+        places = life(keys, changes_of, updates_of)
         times = sorted({ts for ts, _ in places}) or [0]
         whole = past.changes(times[0] - 1, times[-1], None, _LIFE, among("commit_ts", times))
         changed: dict[int, Counter[str]] = {ts: Counter() for ts in times}
@@ -133,8 +132,8 @@ class Lake(LakeNow):
         past, place = self._past, self._published.table_at(name, self._commit_ts)
         ids, schema = past.ids_of(name), past.schema
         target = schema.table_of(place.table_id, past.version)
-        if told := past.unfollowed(ids):
-            raise ConfigError(f"{name} has no history: {schema.in_words(told[0])} took or gave rows without row changes")
+        if jobs := past.unfollowed(ids):
+            raise ConfigError(f"{name} has no history: {schema.in_words(jobs[0])} took or gave rows without row changes")
         mirror = self._delta(place.path, place.version)
         marks: Any = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
         wanted = StructType([*marks, *(mirror.schema[c.name] for c in target.info.target_columns())])
@@ -153,15 +152,15 @@ class Lake(LakeNow):
         ended = states.withColumns(
             {"valid_from": F.when(F.col("commit_ts") > 0, at), "valid_to": F.coalesce(F.lead(at).over(each), "ends")}
         )
-        told_rows = ended.where("there").select(*columns, "valid_from", "valid_to")
+        rows = ended.where("there").select(*columns, "valid_from", "valid_to")
         if ids & schema.loaded:
             # Rows that never changed are only in the mirror.
             names, hidden = identity(target.info), {ROWID: F.conv(F.hex("row_key"), 16, 10).cast("bigint"), HANDLE: F.col("row_key")}
             known = states.where("there").select(*(hidden.get(n, F.col(quote_name(n))).alias(n) for n in names)).distinct()
             never = mirror.join(known, list(names), "left_anti").select(*columns)
             nothing = F.lit(None).cast("timestamp")
-            told_rows = told_rows.unionByName(never.withColumns({"valid_from": nothing, "valid_to": nothing}))
-        return told_rows.withColumn("current", F.col("valid_to").isNull())
+            rows = rows.unionByName(never.withColumns({"valid_from": nothing, "valid_to": nothing}))
+        return rows.withColumn("current", F.col("valid_to").isNull())
 
     def rebuilt(self, name: str) -> DataFrame:
         """The table from its first load and the ledger alone: what ``table`` is from the mirror. ``ConfigError``: as ``history``.
@@ -171,7 +170,7 @@ class Lake(LakeNow):
         return self.history(name).where("current").drop("valid_from", "valid_to", "current")
 
     def rebuilt_differs(self, name: str) -> tuple[int, int, int]:
-        """How many rows ``rebuilt`` has, how many of them ``table`` lacks, and how many others it has. ``ConfigError``: as ``history``."""
+        """The number of rows that ``rebuilt`` has, of those that ``table`` lacks, and of others that ``table`` has. ``ConfigError``: as ``history``."""
         made, there = (_as_texts(rows) for rows in (self.rebuilt(name), self.table(name)))
         sides = made.select("*", F.lit(1).alias(_SIDE)).unionByName(there.select("*", F.lit(-1).alias(_SIDE)))
         rows = sides.groupBy(*map(quote_name, made.columns)).agg(
@@ -181,7 +180,7 @@ class Lake(LakeNow):
         return found[0] or 0, found[1] or 0, found[2] or 0
 
     def diff(self, name: When, begin: When, end: When | None = None) -> DataFrame:
-        """What is different at a later moment: ``diff("shop.orders", t1, t2)`` row by row, ``diff(t1, t2)`` in numbers, table by table.
+        """The differences between two moments: ``diff("shop.orders", t1, t2)`` row by row, ``diff(t1, t2)`` in numbers, table by table.
 
         Of a row: ``op`` (insert, delete, update), ``columns`` that changed, ``before`` and ``after``, under the columns at the later moment. The numbers of a
         table are NULL if rows of it went or came without row changes in between.
@@ -195,7 +194,9 @@ class Lake(LakeNow):
         past, ids = self._past, self._past.ids_of(str(name))
         past.require_same_tables(after_ts, [str(name)])
         past.require_images(after_ts, upto_ts, ids)
-        return self._spark.createDataFrame(differences(past.net(after_ts, upto_ts, ids, past.schema.version_at(upto_ts))))
+        return self._spark.createDataFrame(
+            differences(net_rows(past.changes(after_ts, upto_ts, ids), past.schema, past.schema.version_at(upto_ts)))
+        )
 
     def _counts(self, after_ts: int, upto_ts: int) -> DataFrame:
         past, version = self._past, self._past.schema.version_at(upto_ts)
@@ -203,7 +204,8 @@ class Lake(LakeNow):
         touched = {(i, int(job.version) - 1) for job in jobs for i in {job.table_id, *past.schema.history.tables_of_job(job)}}
         unknown = {past.schema.end_of(*one, version)[0] for one in touched}
         rows: dict[tuple[str, str], tuple[int | None, ...]] = {}
-        rows |= {(net.table.schema, net.table.name): net.counts for net in past.net(after_ts, upto_ts, None, version) if len(net)}
+        nets = net_rows(past.changes(after_ts, upto_ts, None), past.schema, version)
+        rows |= {(net.table.schema, net.table.name): net.counts for net in nets if len(net)}
         tables = (past.schema.last_of(i, version) for i in unknown if i in past.schema.history.tracks)
         rows |= {(table.schema, table.name): (None, None, None) for table in tables}
         schema = "database string, table string, inserted bigint, deleted bigint, updated bigint"
@@ -238,7 +240,7 @@ class Lake(LakeNow):
                     f"{net.table.schema}.{net.table.name} is gone since {schema.in_words(gone)}: its rows of then are in "
                     f'lake.at({upto_ts}).table("{net.table.schema}.{net.table.name}"); name other tables to undo their changes'
                 )
-        past.require_same_tables(after_ts, tables, nets)
+        past.require_same_tables(after_ts, tables, (net.table.table_id for net in nets))
         if where:
             nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
@@ -279,7 +281,7 @@ class Lake(LakeNow):
             ) from error
 
     def _condition(self, name: str, ids: set[int], values: dict[str, Any]) -> Any:
-        """That an image has these values, under the names that the columns had then."""
+        """The condition that an image has these values, under the names that the columns had then."""
         if not values:
             raise ConfigError("name the row: life needs a column and its value, as id=42")
         past, place = self._past, self._published.called(name, self._commit_ts)

@@ -4,41 +4,35 @@
 
 A row is found by the upstream's handle (``row_key``). Rows go on under another table id where a DDL gives their table one and keeps them.
 
+The life of a row goes on under one key after the other:
+
+    insert 42, update 42, (delete 42, insert 43), update 43, delete 43       of which the pair is an update of the key (``key_updates``)
+
 Promises: whole columns at a time. Images of any definition are given under the columns of one, by the rules of the mirrors (``mirror_ddl``): a value is
 kept exactly, or a ``ConfigError`` names the DDL.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
-from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of, commit_time
 from pyspark_tidb_binlog.schemas.changes.row_images import images_of
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAfter
+from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.history_fold import Dropped, TableSnapshot
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed
-from pyspark_tidb_binlog.sinks.lake.net_changes import first_and_last
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed
+from pyspark_tidb_binlog.sinks.lake.net_changes import first_and_last, mirror_cells
 from pyspark_tidb_binlog.sinks.mysql.matching import differ
+from pyspark_tidb_binlog.sinks.past.past_changes import Ints, Mask, PastSchema
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
-"""Of the ledger, which row changes are read with."""
-_ALWAYS = (1 << 63) - 1
-
-
-def in_words(job: Job, commit_ts: int) -> str:
-    """A DDL, and when it was: its FinishedTS is later."""
-    return f"{job.query[:200].strip()} at {as_time(commit_ts)} ({commit_ts})"
+HISTORY_MARKS = {"commit_ts": "bigint", "seq": "int", "row_key": "binary", "there": "boolean", "chain": "bigint", "ends": "timestamp"}
+"""The columns before the table's own, and their types. ``chain``: the id under which the row ended, or is; ``ends``: when a DDL took it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,7 @@ class NetRows:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many rows came, went and are others."""
+        """The numbers of rows that came, went and changed."""
         return int(self.inserted.sum()), int(self.deleted.sum()), int(self.updated.sum())
 
     def only(self, rows: Mask | Ints) -> "NetRows":
@@ -100,156 +94,6 @@ class NetRows:
         return differ(self.was, self.now, names) & self.updated
 
 
-@dataclass(frozen=True, slots=True)
-class PastSchema:
-    """The definitions of a ledger's rows."""
-
-    history: SchemaHistory
-    ddl_ts: Ints
-    """The commit_ts of the ledger's DDLs, ascending."""
-    versions: Ints
-    """The schema version before the first, and after each of them."""
-    loaded: frozenset[int] | set[int] = frozenset()
-    """Tables that were there before the row changes of the ledger: they may have rows that it shows no change of."""
-    passed: frozenset[int] = frozenset()
-    """The DDL jobs whose effect on rows is among the changes (``taken_rows``): the table that they leave is the one before."""
-
-    @classmethod
-    def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
-        """``ddls``: commit_ts and schema version of each, in order."""
-        versions = np.maximum.accumulate(np.array([0, *(version for _, version in ddls)], np.int64))
-        return cls(history, np.array([ts for ts, _ in ddls], np.int64), versions, loaded)
-
-    def version_at(self, commit_ts: int) -> int:
-        """After all DDLs up to ``commit_ts``."""
-        return int(self.versions[np.searchsorted(self.ddl_ts, commit_ts, "right")])
-
-    def version_of(self, commit_ts: Ints) -> Ints:
-        """Those whose tables rows of ``commit_ts`` were written with: an early DDL has the commit_ts of the transaction before it."""
-        return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
-
-    def table_of(self, table_id: int, version: int) -> TableAt:
-        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first. ``ConfigError``: the lake has no definition."""
-        later = (e.version for e in self._entries(table_id) if isinstance(e, TableSnapshot) and e.version > version)
-        found = next((table for at in (version, *later) if (table := self.history.table_at(table_id, at)) is not None), None)
-        if found is None:
-            raise ConfigError(
-                f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"
-            )
-        return found
-
-    def tables_of(self, ids: Ints, commit_ts: Ints) -> Iterator[tuple[TableAt, Ints]]:
-        """The tables that rows of these ids and times were written with, each with the numbers of its rows."""
-        versions = self.version_of(commit_ts)
-        for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
-            yield self.table_of(table_id, version), np.flatnonzero((ids == table_id) & (versions == version))
-
-    def last_of(self, table_id: int, upto: int) -> TableAt:
-        """The table at ``upto``, or as it was when it went. ``ConfigError``: the lake has no definition."""
-        if self.history.table_at(table_id, upto) is None and (jobs := self.history.jobs_of_table(table_id, 0, upto)):
-            upto = int(jobs[-1].version) - 1
-        return self.table_of(table_id, upto)
-
-    def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
-        """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
-        jobs = self.history.jobs_of_table(table_id, version, upto)
-        for job in jobs:
-            if (heir := self.heir_of(job, table_id)) is not None:
-                return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
-        return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
-
-    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
-        """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
-        (tables, first), (versions, second) = (np.unique(a, return_inverse=True) for a in (ids, self.version_of(commit_ts)))
-        pairs, which = np.unique(first * len(versions) + second, return_inverse=True)
-        return [self.end_of(int(tables[n // len(versions)]), int(versions[n % len(versions)]), upto) for n in pairs.tolist()], which
-
-    def heir_of(self, job: Job, table_id: int) -> int | None:
-        """The other id that a job gives a table; None: it keeps its own."""
-        if job.table_id != table_id or job.table_info is None:
-            return None
-        if job.kind.effect is JobEffect.EXCHANGES:
-            return next((i for i in self.history.tables_of_job(job) if i not in (table_id, job.table_info.id)), None)
-        return job.table_info.id if job.kind.new_table_id and job.table_info.id != table_id else None
-
-    def takes_all(self, job: Job) -> bool:
-        """Whether none of the rows of the table with an heir is in the heir."""
-        return job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES) and job.id not in self.passed
-
-    def around(self, job: Job) -> list[tuple[TableAt, TableAt]]:
-        """The tables whose rows a job takes: as they were, and as they are then."""
-        before = [t for i in self.history.tables_of_job(job) if (t := self.history.table_at(i, job.version - 1)) is not None]
-        heirs = [self.history.table_at(self.heir_of(job, t.table_id) or t.table_id, job.version) for t in before]
-        return [(table, heir) for table, heir in zip(before, heirs, strict=True) if heir is not None]
-
-    def passing(self, jobs: Iterable[int]) -> "PastSchema":
-        """With the effect of these jobs on rows among the changes."""
-        return replace(self, passed=frozenset(jobs))
-
-    def only(self, table_ids: set[int]) -> "PastSchema":
-        """Those of some tables: small enough to ship to executors."""
-
-        def of(ids: set[int]) -> list[Job]:
-            return [job for job in self.history.jobs.values() if ids & {job.table_id, *self.history.tables_of_job(job)}]
-
-        # What a table is after an exchange follows from the other table, too.
-        exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
-        return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
-
-    def names_of(self, columns: Collection[int], ids: set[int]) -> Iterator[tuple[int, int, dict[int, str]]]:
-        """What columns of a table, which has had these ids, were called: after a commit_ts, up to another, by the columns' ids now."""
-        for one in sorted(ids):
-            entries = self._entries(one)
-            bounds = [0, *(self.begin_of(int(e.version)) for e in entries[1:]), _ALWAYS]
-            for entry, begin, end in zip(entries, bounds, bounds[1:], strict=False):
-                if isinstance(entry, TableSnapshot):
-                    later = lineage(self.history, one, int(entry.version), int(self.history.newest_version)).ids
-                    called = {i: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in columns}
-                    if len(called) == len(columns) and begin < end:
-                        yield begin, end, called
-
-    def _entries(self, table_id: int) -> Sequence[TableSnapshot | Dropped]:
-        return self.history.tracks[table_id].entries if table_id in self.history.tracks else ()
-
-    def in_words(self, job: Job) -> str:
-        """A DDL of the ledger, and its commit_ts."""
-        return in_words(job, self.begin_of(int(job.version)))
-
-    def begin_of(self, version: int) -> int:
-        """The commit_ts after which rows are of ``version`` or a later one."""
-        at = int(np.searchsorted(self.versions[1:], version, "left"))
-        return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0
-
-    def former_ids(self, table_id: int) -> set[int]:
-        """The table's id, and those that it had before."""
-        found, more = {table_id}, True
-        while more:
-            came = {j.table_id for j in self.history.ordered if self.heir_of(j, j.table_id) in found}
-            more = not came <= found
-            found |= came
-        return found
-
-    def rowless(self, jobs: Sequence[Job], after: int, ids: set[int] | None) -> list[Job]:
-        """Those of ``jobs`` that took or gave rows of tables without row changes.
-
-        Args:
-            jobs: DDLs behind schema version ``after``.
-            after: what was made later is left out: its rows are all in the ledger, and none of them was there before.
-            ids: of the tables; None: of all.
-        """
-
-        def matters(job: Job) -> bool:
-            # What is brought back was not there, but its rows are older; what is exchanged has rows that came under another id.
-            back = job.kind.effect.rows in (RowsAfter.BACK, RowsAfter.EXCHANGED)
-            mine = {i for i in self.history.tables_of_job(job) if back or self.history.table_at(i, after) is not None}
-            named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
-            if job.kind.effect.rows is RowsAfter.DIVIDED:
-                return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)
-            return named and job.kind.rowless
-
-        return [job for job in jobs if matters(job)]
-
-
 def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: int) -> pa.RecordBatch:
     """Images of a table under the columns that it has at schema version ``upto``."""
     table_id, info = table.table_id, table.info
@@ -261,8 +105,8 @@ def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: in
         if after is None:
             continue
         try:
-            moves = ColumnMoves.of(info, after.info, job.query)
-            images = images if moves.none else moves.carried(images)
+            mapping = ColumnMapping.of(info, after.info, job.query)
+            images = images if mapping.none else mapping.carried(images)
         except Unfollowed as error:
             raise ConfigError(
                 f"{after.schema}.{after.name}: {schema.in_words(job)}: {error}; name other tables, or a span behind it"
@@ -320,15 +164,15 @@ def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) 
 
 
 def _partners(rows: pa.Table, codes: Ints, count: int, schema: PastSchema) -> Ints:
-    """For each of ``count`` rows, whose keys have these codes, the number of the one that it is at the other end of the span (``NetRows.partners``)."""
+    """The partner (``NetRows.partners``) of each of ``count`` rows, whose keys have these codes: the row that it is at the other end of the span."""
     found = np.full(count, -1, np.int64)
-    moves = set(key_moves(rows, schema).tolist())
+    updates = set(key_updates(rows, schema).tolist())
     origins: dict[int, int | None] = {}
-    for place in np.flatnonzero(pc.not_equal(rows["op"], "update").to_numpy()).tolist() if moves else ():
+    for place in np.flatnonzero(pc.not_equal(rows["op"], "update").to_numpy()).tolist() if updates else ():
         code = int(codes[place])
-        if place - 1 in moves:
+        if place - 1 in updates:
             continue
-        if place in moves:
+        if place in updates:
             origins[int(codes[place + 1])] = origins.get(code, code)
         origins[code] = None
     for code, origin in origins.items():
@@ -337,7 +181,7 @@ def _partners(rows: pa.Table, codes: Ints, count: int, schema: PastSchema) -> In
     return found
 
 
-def key_moves(rows: pa.Table, schema: PastSchema) -> Ints:
+def key_updates(rows: pa.Table, schema: PastSchema) -> Ints:
     """The places of those deletes among ``rows`` (``NET_COLUMNS``, in order) that are an update of the key with the next row, an insert.
 
     The binlog has such an update so. Two rows of one transaction and table are taken for one if at least half of the columns that are in no key are the
@@ -359,3 +203,85 @@ def key_moves(rows: pa.Table, schema: PastSchema) -> Ints:
             alike += ~differ(old, new, [name])
         found.append(at[2 * alike >= len(others)])
     return np.concatenate(found)
+
+
+def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Table:
+    """The states that ``rows`` (``NET_COLUMNS``) leave, of a table that is ``target`` at the end."""
+    rows = rows.sort_by(ORDER).combine_chunks()
+    keys = rows["row_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    ids, upto = rows["table_id"].to_numpy(), max(int(target.version), int(schema.history.newest_version))
+    ends, which = schema.ends_of(ids, rows["commit_ts"].to_numpy(), upto)
+    chains = np.array([table_id for table_id, _ in ends], np.int64)[which]
+    _, first = np.unique(np.stack([chains, keys]), axis=1, return_index=True)
+    was = first[rows["before"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)[first]]
+    at = np.concatenate([was, np.arange(rows.num_rows)])
+    sides = pa.concat_arrays([rows["before"].combine_chunks().take(pa.array(was)), rows["after"].combine_chunks()])
+    # Columns go on over a TRUNCATE, too.
+    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema.passing(schema.history.jobs), target)
+    commit_ts = np.concatenate([np.zeros(len(was), np.int64), rows["commit_ts"].to_numpy()])
+    # Not its FinishedTS, which is later: rows of then may be in the table that follows.
+    ended = np.array([schema.begin_of(int(job.version)) if job is not None else 0 for _, job in ends], np.int64)[which[at]]
+    times = commit_time(ended)
+    marks = [
+        pa.array(commit_ts),
+        rows["seq"].combine_chunks().take(pa.array(at)),
+        rows["row_key"].combine_chunks().take(pa.array(at)),
+        sides.is_valid(),
+        pa.array(chains[at]),
+        pa.array(times.to_pylist(), times.type, mask=ended == 0),
+    ]
+    cells = [laid_out(mirror_cells(column, found), VARIANT) for column, found in columns_of(target.info, images)]
+    return pa.Table.from_arrays([*marks, *cells], names=[*HISTORY_MARKS, *(c.name for c in target.info.target_columns())])
+
+
+Place = tuple[int, int]
+"""commit_ts and seq: where a change is in the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A change of a row; ``key``: its handle."""
+
+    place: Place
+    key: bytes
+    op: str
+
+
+KeyUpdate = tuple[RowChange, RowChange]
+"""The delete and the insert by which a row got another key."""
+
+
+def life(
+    keys: Collection[bytes],
+    changes_of: Callable[[Collection[bytes]], Iterable[RowChange]],
+    updates_of: Callable[[Collection[int]], Iterable[KeyUpdate]],
+) -> set[Place]:
+    """The places of all changes of the rows that were ever under ``keys``, with those under the keys that the rows had before and afterwards.
+
+    Args:
+        keys: the handles.
+        changes_of: all changes under some handles, in order.
+        updates_of: the updates of keys in some transactions, by commit_ts.
+    """
+    found, known = set[Place](), _rows_by_key(changes_of(keys))
+    fresh = [row for rows in known.values() for row in rows]
+    while fresh:
+        found |= {change.place for row in fresh for change in row}
+        times = {change.place[0] for row in fresh for change in (row[0], row[-1]) if change.op != "update"}
+        pairs = [pair for before, after in (updates_of(times) if times else ()) for pair in ((before, after), (after, before))]
+        wanted = [other for one, other in pairs if one.place in found and other.place not in found]
+        missing = {change.key for change in wanted} - known.keys()
+        known |= _rows_by_key(changes_of(missing)) if missing else {}
+        fresh = [row for change in wanted for row in known[change.key] if change in row]
+    return found
+
+
+def _rows_by_key(changes: Iterable[RowChange]) -> dict[bytes, list[list[RowChange]]]:
+    """The changes of each key, in their order, row by row: a row begins with an insert, or with the ledger, and ends with a delete, or not yet."""
+    found: dict[bytes, list[list[RowChange]]] = {}
+    for change in changes:
+        rows = found.setdefault(change.key, [])
+        if not rows or change.op == "insert" or rows[-1][-1].op == "delete":
+            rows.append([])
+        rows[-1].append(change)
+    return found

@@ -4,26 +4,191 @@ Promises: nothing is written. Of the ledger only files are read whose statistics
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
+from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAfter
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.lake.lake_moment import Published
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
-from pyspark_tidb_binlog.sinks.lake.ledger_ddls import ledger_ddls
-from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import NET_COLUMNS, NetRows, PastSchema, in_words, net_rows
+from pyspark_tidb_binlog.schemas.history_fold import Dropped, TableSnapshot
+from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, ledger_ddls
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
+from pyspark_tidb_binlog.sinks.lake.moments import Published, Snapshots
 
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+NET_COLUMNS = ("commit_ts", "seq", "schema_version", "op", "table_id", "row_key", "before", "after")
+"""Of the ledger, which row changes are read with."""
 _TAKE = (JobEffect.EMPTIES, JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES)
 Ids = set[int] | None
 """Of tables; None: of all."""
 WITHOUT_DDL = "give a span on one side of it, or other tables"
+
+
+_ALWAYS = (1 << 63) - 1
+
+
+def in_words(job: Job, commit_ts: int) -> str:
+    """A DDL, and when it was: its FinishedTS is later."""
+    return f"{job.query[:200].strip()} at {as_time(commit_ts)} ({commit_ts})"
+
+
+@dataclass(frozen=True, slots=True)
+class PastSchema:
+    """The definitions of a ledger's rows."""
+
+    history: SchemaHistory
+    ddl_ts: Ints
+    """The commit_ts of the ledger's DDLs, ascending."""
+    versions: Ints
+    """The schema version before the first, and after each of them."""
+    loaded: frozenset[int] | set[int] = frozenset()
+    """Tables that were there before the row changes of the ledger: they may have rows that it shows no change of."""
+    passed: frozenset[int] = frozenset()
+    """The DDL jobs whose effect on rows is among the changes (``taken_rows``): the table that they leave is the one before."""
+
+    @classmethod
+    def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
+        """``ddls``: commit_ts and schema version of each, in order."""
+        versions = np.maximum.accumulate(np.array([0, *(version for _, version in ddls)], np.int64))
+        return cls(history, np.array([ts for ts, _ in ddls], np.int64), versions, loaded)
+
+    def version_at(self, commit_ts: int) -> int:
+        """The schema version after all DDLs up to ``commit_ts``."""
+        return int(self.versions[np.searchsorted(self.ddl_ts, commit_ts, "right")])
+
+    def version_of(self, commit_ts: Ints) -> Ints:
+        """The schema versions that rows of ``commit_ts`` were written with: an early DDL has the commit_ts of the transaction before it."""
+        return self.versions[np.searchsorted(self.ddl_ts, commit_ts, "left")]
+
+    def table_of(self, table_id: int, version: int) -> TableAt:
+        """The table of rows; of one that was loaded, or that a DDL brings at this time, as it is first. ``ConfigError``: the lake has no definition."""
+        later = (e.version for e in self._entries(table_id) if isinstance(e, TableSnapshot) and e.version > version)
+        found = next((table for at in (version, *later) if (table := self.history.table_at(table_id, at)) is not None), None)
+        if found is None:
+            raise ConfigError(
+                f"the lake has no definition of table {table_id} at schema version {version}: the lake began later than the table"
+            )
+        return found
+
+    def tables_of(self, ids: Ints, commit_ts: Ints) -> Iterator[tuple[TableAt, Ints]]:
+        """The tables that rows of these ids and times were written with, each with the numbers of its rows."""
+        versions = self.version_of(commit_ts)
+        for table_id, version in sorted(set(zip(ids.tolist(), versions.tolist(), strict=True))):
+            yield self.table_of(table_id, version), np.flatnonzero((ids == table_id) & (versions == version))
+
+    def last_of(self, table_id: int, upto: int) -> TableAt:
+        """The table at ``upto``, or as it was when it went. ``ConfigError``: the lake has no definition."""
+        if self.history.table_at(table_id, upto) is None and (jobs := self.history.jobs_of_table(table_id, 0, upto)):
+            upto = int(jobs[-1].version) - 1
+        return self.table_of(table_id, upto)
+
+    def end_of(self, table_id: int, version: int, upto: int) -> tuple[int, Job | None]:
+        """The id under which rows of a table are at ``upto``, and the job that took them all, if one has."""
+        jobs = self.history.jobs_of_table(table_id, version, upto)
+        for job in jobs:
+            if (heir := self.heir_of(job, table_id)) is not None:
+                return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
+        return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
+
+    def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
+        """``end_of`` for rows, and which of these ends each has. An id may be another table's later: after an exchange, or FLASHBACK TABLE."""
+        (tables, first), (versions, second) = (np.unique(a, return_inverse=True) for a in (ids, self.version_of(commit_ts)))
+        pairs, which = np.unique(first * len(versions) + second, return_inverse=True)
+        return [self.end_of(int(tables[n // len(versions)]), int(versions[n % len(versions)]), upto) for n in pairs.tolist()], which
+
+    def heir_of(self, job: Job, table_id: int) -> int | None:
+        """The other id that a job gives a table; None: it keeps its own."""
+        if job.table_id != table_id or job.table_info is None:
+            return None
+        if job.kind.effect is JobEffect.EXCHANGES:
+            return next((i for i in self.history.tables_of_job(job) if i not in (table_id, job.table_info.id)), None)
+        return job.table_info.id if job.kind.new_table_id and job.table_info.id != table_id else None
+
+    def takes_all(self, job: Job) -> bool:
+        """Whether none of the rows of the table with an heir is in the heir."""
+        return job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES) and job.id not in self.passed
+
+    def around(self, job: Job) -> list[tuple[TableAt, TableAt]]:
+        """The tables whose rows a job takes: as they were, and as they are then."""
+        before = [t for i in self.history.tables_of_job(job) if (t := self.history.table_at(i, job.version - 1)) is not None]
+        heirs = [self.history.table_at(self.heir_of(job, t.table_id) or t.table_id, job.version) for t in before]
+        return [(table, heir) for table, heir in zip(before, heirs, strict=True) if heir is not None]
+
+    def passing(self, jobs: Iterable[int]) -> "PastSchema":
+        """The same definitions with the effect of these jobs on rows among the changes."""
+        return replace(self, passed=frozenset(jobs))
+
+    def only(self, table_ids: set[int]) -> "PastSchema":
+        """The definitions of some tables: small enough to ship to executors."""
+
+        def of(ids: set[int]) -> list[Job]:
+            return [job for job in self.history.jobs.values() if ids & {job.table_id, *self.history.tables_of_job(job)}]
+
+        # What a table is after an exchange follows from the other table, too.
+        exchanged = {i for job in of(table_ids) if job.kind.effect is JobEffect.EXCHANGES for i in self.history.tables_of_job(job)}
+        return PastSchema(SchemaHistory.of(of(table_ids | exchanged)), self.ddl_ts, self.versions, self.loaded & table_ids)
+
+    def names_of(self, columns: Collection[int], ids: set[int]) -> Iterator[tuple[int, int, dict[int, str]]]:
+        """The former names of columns of a table that has had these ids: after a commit_ts, up to another, by the columns' ids now."""
+        for one in sorted(ids):
+            entries = self._entries(one)
+            bounds = [0, *(self.begin_of(int(e.version)) for e in entries[1:]), _ALWAYS]
+            for entry, begin, end in zip(entries, bounds, bounds[1:], strict=False):
+                if isinstance(entry, TableSnapshot):
+                    later = lineage(self.history, one, int(entry.version), int(self.history.newest_version)).ids
+                    called = {i: c.name for c in entry.info.target_columns() if (i := later.get(c.id, c.id)) in columns}
+                    if len(called) == len(columns) and begin < end:
+                        yield begin, end, called
+
+    def _entries(self, table_id: int) -> Sequence[TableSnapshot | Dropped]:
+        return self.history.tracks[table_id].entries if table_id in self.history.tracks else ()
+
+    def in_words(self, job: Job) -> str:
+        """A DDL of the ledger, and its commit_ts."""
+        return in_words(job, self.begin_of(int(job.version)))
+
+    def begin_of(self, version: int) -> int:
+        """The commit_ts after which rows are of ``version`` or a later one."""
+        at = int(np.searchsorted(self.versions[1:], version, "left"))
+        return int(self.ddl_ts[at]) if at < len(self.ddl_ts) else 0
+
+    def former_ids(self, table_id: int) -> set[int]:
+        """The table's id, and those that it had before."""
+        found, more = {table_id}, True
+        while more:
+            came = {j.table_id for j in self.history.ordered if self.heir_of(j, j.table_id) in found}
+            more = not came <= found
+            found |= came
+        return found
+
+    def rowless(self, jobs: Sequence[Job], after: int, ids: set[int] | None) -> list[Job]:
+        """The jobs among ``jobs`` that took or gave rows of tables without row changes.
+
+        Args:
+            jobs: DDLs behind schema version ``after``.
+            after: what was made later is left out: its rows are all in the ledger, and none of them was there before.
+            ids: of the tables; None: of all.
+        """
+
+        def matters(job: Job) -> bool:
+            # What is brought back was not there, but its rows are older; what is exchanged has rows that came under another id.
+            back = job.kind.effect.rows in (RowsAfter.BACK, RowsAfter.EXCHANGED)
+            mine = {i for i in self.history.tables_of_job(job) if back or self.history.table_at(i, after) is not None}
+            named = job.type == JobType.FLASHBACK_CLUSTER or bool(mine & ids if ids is not None else mine)
+            if job.kind.effect.rows is RowsAfter.DIVIDED:
+                return named and any(not t.info.handle_columns() for i in mine if (t := self.history.table_at(i, after)) is not None)
+            return named and job.kind.rowless
+
+        return [job for job in jobs if matters(job)]
 
 
 @dataclass(frozen=True)
@@ -71,13 +236,12 @@ class PastChanges:
                 "known; a time is written as 2026-11-20T12:34:56, a number is a TSO"
             )
 
-    def require_same_tables(self, after_ts: int, names: Sequence[str], nets: Sequence[NetRows] = ()) -> None:
-        """Raises ``ConfigError`` if one of these tables has its name from another one, which was there at ``after_ts``.
+    def require_same_tables(self, after_ts: int, names: Sequence[str], ids: Iterable[int] = ()) -> None:
+        """Raises ``ConfigError`` if one of the tables with these names or ``ids`` has its name from another one, which was there at ``after_ts``.
 
         Else all rows of the table that took the place would be new ones, and nobody would see those of the other.
         """
-        ids = {self.published.called(name, self.commit_ts).table_id for name in names} | {net.table.table_id for net in nets}
-        for table_id in sorted(ids):
+        for table_id in sorted({self.published.called(name, self.commit_ts).table_id for name in names} | set(ids)):
             now = self.schema.last_of(table_id, self.version)
             then = self.schema.history.find(now.schema, now.name, self.schema.version_at(after_ts))
             if then is not None and then.table_id not in self.schema.former_ids(table_id):
@@ -115,10 +279,6 @@ class PastChanges:
         assert found is not None
         return found.read_all().sort_by(ORDER)
 
-    def net(self, after_ts: int, upto_ts: int, ids: Ids, version: int) -> Iterator[NetRows]:
-        """The net changes of a span, table by table, under the columns of a schema version."""
-        return net_rows(self.changes(after_ts, upto_ts, ids), self.schema, version)
-
     def taking(self, after_ts: int, upto_ts: int, ids: Ids) -> list[tuple[int, Job]]:
         """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
         found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
@@ -149,9 +309,9 @@ class PastChanges:
         """
         jobs = [job for job in self.jobs(after_ts, upto_ts) if job.id not in known]
         if jobs := self.schema.rowless(jobs, self.schema.version_at(after_ts), ids):
-            told = "; ".join(map(self.schema.in_words, jobs[:5]))
+            shown = "; ".join(map(self.schema.in_words, jobs[:5]))
             raise ConfigError(
-                f"rows went or came without row changes, which the ledger does not have: {told}{', …' * (len(jobs) > 5)}; {todo}"
+                f"rows went or came without row changes, which the ledger does not have: {shown}{', …' * (len(jobs) > 5)}; {todo}"
             )
 
 

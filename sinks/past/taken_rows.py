@@ -21,9 +21,9 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag
-from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ
-from pyspark_tidb_binlog.sinks.lake.net_changes import ORDER
-from pyspark_tidb_binlog.sinks.past.net_rows import Mask, NetRows, PastSchema, carried, in_words, net_rows
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LAST_SEQ, ORDER
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, carried, net_rows
+from pyspark_tidb_binlog.sinks.past.past_changes import Mask, PastSchema, in_words
 from pyspark_tidb_binlog.sinks.past.undo_plan import places_of, row_texts
 
 

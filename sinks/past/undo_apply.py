@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
-from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask
+from pyspark_tidb_binlog.sinks.past.past_changes import Ints, Mask
 from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo, UndoPlan, places_of
 
 _ROWS, _BYTES = 200, 256 << 10
@@ -54,7 +54,7 @@ class LeftRow:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo has done."""
+    """The result of an undo."""
 
     rows: int
     """That are as they were before."""
@@ -85,7 +85,7 @@ def _begin(session: Session) -> None:
 
 
 def _attempt(session: Session, tables: Sequence["_TableAttempt"]) -> Undone | list[Left]:
-    """One transaction: what it has done; or, of each table, the rows without which it is to be done."""
+    """Try one transaction. Returns its result; or, for each table, the rows without which it is to be tried again."""
     _require_tables(session, [table.undo for table in tables])
     # What was deleted takes no key any more.
     for step in (_TableAttempt.expect, _TableAttempt.delete, _TableAttempt.require_free, _TableAttempt.update, _TableAttempt.insert):
@@ -98,7 +98,7 @@ def _attempt(session: Session, tables: Sequence["_TableAttempt"]) -> Undone | li
         session.rollback()
         return [table.clashes for table in tables]
     session.commit()
-    return Undone(sum(int(table.ok.sum()) for table in tables), tuple(row for table in tables for row in table.told()))
+    return Undone(sum(int(table.ok.sum()) for table in tables), tuple(row for table in tables for row in table.left_rows()))
 
 
 def _require_tables(session: Session, tables: Sequence[TableUndo]) -> None:
@@ -214,7 +214,7 @@ class _TableAttempt:
             wanted = self.undo.net.was.take(pa.array(rows))
             self._clash(rows[~_among(self.undo.rows(wanted), self.undo.rows(self._present(wanted)))], ALTERED)
 
-    def told(self) -> Iterator[LeftRow]:
+    def left_rows(self) -> Iterator[LeftRow]:
         """The rows that were left."""
         rows = sorted(self.left)
         net = self.undo.net.only(np.array(rows, np.int64))
@@ -268,7 +268,7 @@ def _is_in(texts: pa.BinaryArray, known: pa.BinaryArray) -> Mask:
 
 
 def _among(texts: pa.BinaryArray, known: pa.BinaryArray) -> Mask:
-    """Which texts are known, each known one once."""
+    """A mask of the known texts, each known one once."""
     return places_of(known, texts) >= 0
 
 

@@ -38,7 +38,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, OldRows, differ, key_numbers
-from pyspark_tidb_binlog.sinks.past.net_rows import Ints, Mask, NetRows
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows
+from pyspark_tidb_binlog.sinks.past.past_changes import Ints, Mask
 
 _TEXT = pa.string()
 UNDO = pa.schema(
@@ -63,7 +64,7 @@ class TableUndo:
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
-        """Those that are compared and written."""
+        """The columns that are compared and written."""
         return self.net.table.info.target_columns()
 
     @property
@@ -93,7 +94,7 @@ class TableUndo:
 
     @property
     def insert_head(self) -> bytes:
-        """What comes before the rows of an INSERT."""
+        """The beginning of an INSERT, up to its rows."""
         return write_head(self.net.table.schema, self.net.table.name, [c.name for c in self.columns])
 
     def rows(self, images: pa.RecordBatch) -> pa.BinaryArray:
@@ -101,7 +102,7 @@ class TableUndo:
         return row_texts(self.columns, images)
 
     def key_numbers(self, images: pa.RecordBatch) -> Ints:
-        """For each row which of the unique keys finds it: the first one without NULL; ``NO_KEY``: none does."""
+        """The number of the unique key that finds each row: the first one without NULL; ``NO_KEY``: none does."""
         return key_numbers(self.net.table, OldRows.complete(images, np.arange(len(images))))
 
     @property
@@ -111,7 +112,7 @@ class TableUndo:
         return any(bool((self.key_numbers(images)[there] == NO_KEY).any()) for images, there in sides)
 
     def conditions(self, images: pa.RecordBatch, *, whole: bool = False) -> pa.BinaryArray:
-        """What finds each row: its key, or all its columns. ``whole``: for a person, all its columns in any case, the key first."""
+        """The condition that finds each row: its key, or all its columns. ``whole``: for a person, all its columns in any case, the key first."""
 
         def of_key(number: int, at: Ints) -> pa.BinaryArray:
             some = images.take(pa.array(at))
@@ -161,7 +162,7 @@ class UndoPlan:
         return [TableUndo(net, flavour) for net in self.nets]
 
     def summary(self) -> str:
-        """For people."""
+        """The plan in words."""
         lines = [f"undo of ({self.after_ts}, {self.upto_ts}], from {as_time(self.after_ts)} to {as_time(self.upto_ts)} UTC"]
         for table in self.tables():
             inserted, deleted, updated = table.net.counts
@@ -235,7 +236,7 @@ def row_texts(columns: Sequence[ColumnInfo], images: pa.RecordBatch, *, named: b
 
 
 def places_of(texts: pa.BinaryArray, wanted: pa.BinaryArray) -> Ints:
-    """Where each wanted text is, each place once; -1: nowhere."""
+    """The place of each wanted text, each place once; -1: there is none."""
     unique = pc.unique(texts)
     codes = [pc.fill_null(pc.index_in(side, value_set=unique), -1).to_numpy() for side in (texts, wanted)]
     orders = [np.argsort(side, kind="stable") for side in codes]

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableName, TableRoute
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, LeaseHeld, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, LeaseHeld, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable
 from tests.support.bootstrap_life import run_life
@@ -579,6 +579,25 @@ def test_tables_that_are_renamed_dropped_and_truncated_after_the_snapshot(run: B
     assert sorted(run_sql(mariadb, "SHOW TABLES FROM shop")) == [("named",), ("thing",)]
     assert run_sql(mariadb, "SELECT COUNT(*), MAX(t = 'new') FROM shop.thing") == [(41, 1)]
     assert run_sql(mariadb, "SELECT k FROM shop.named") == [("new",)]
+
+
+def test_a_transient_error_behind_the_making_of_a_table(
+    run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt takes the table for that of the copy, as a later life would."""
+    made, errors = TargetTables.make_ready, [RetryableApplyError("the answer is lost", 2013, "Lost connection", "target")]
+
+    def fail_once(self: TargetTables, wanted: WantedTable, *, may_empty: bool) -> tuple[str, ...]:
+        losses = made(self, wanted, may_empty=may_empty)
+        if errors:
+            raise errors.pop()
+        return losses
+
+    monkeypatch.setattr(TargetTables, "make_ready", fail_once)
+    run.begin(ALL)
+    assert not errors
+    assert run_sql(mariadb, f"SELECT MIN(made) FROM {MARKS}.spark_bootstrap WHERE table_name <> ''") == [(1,)]
+    same(run, source, mariadb, *SMALL)
 
 
 def test_a_table_that_is_not_there_empty_although_the_target_has_answered_so(

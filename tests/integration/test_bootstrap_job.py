@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.sinks.bootstrap import bootstrap
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 from tests.support.eventually import eventually
 from tests.support.mirror_rows import by_delta, published
 from tests.support.mirrored_upstream import MirroredUpstream

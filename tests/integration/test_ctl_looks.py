@@ -22,8 +22,7 @@ from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow
-from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaFindings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
 from tests.support.ddl_target import MARKS, apply

@@ -12,8 +12,15 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.sinks.delta import appended_table
 from pyspark_tidb_binlog.sinks.delta.appended_table import properties
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import FILLED_UP, CheckpointRow, DeltaCheckpoint, DeltaRows, as_table, places
-from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
+    FILLED_UP,
+    CheckpointRow,
+    DeltaCheckpoint,
+    DeltaFindings,
+    DeltaRows,
+    as_table,
+    places,
+)
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import mirror_table
+from pyspark_tidb_binlog.sinks.lake.lake_table import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
-from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
+from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from tests.support.eventually import eventually
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_lives import LOST, SHORT_PAST, life, sink_of

@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.lake import mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
+from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget

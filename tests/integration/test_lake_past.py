@@ -18,8 +18,7 @@ from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, tso
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually

@@ -19,10 +19,9 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
-from pyspark_tidb_binlog.sinks.lake import lake_reader, ledger, old_versions
+from pyspark_tidb_binlog.sinks.lake import lake_reader, lake_table, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
@@ -110,7 +109,7 @@ def test_tables_are_what_the_upstream_had(
 def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> None:
     """The recorded bank, which moves money between its tables: each moment is one that the upstream had. Most are older than ``KEPT_HOURS``."""
     partly_mirrored(tmp_path, "bank")
-    aged = time.time() - (ledger.KEPT_HOURS + 1) * 3600
+    aged = time.time() - (lake_table.KEPT_HOURS + 1) * 3600
     for commit in tmp_path.glob("tables/*/_delta_log/*.json"):
         os.utime(commit, (aged, aged))
     lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
@@ -139,8 +138,8 @@ def test_kept_moments_can_be_read_when_old_versions_have_gone(spark: SparkSessio
         "HOUR_MS": 1000,
         "DAY_MS": 100,
     }.items():
-        monkeypatch.setattr(old_versions, name, value)
-    monkeypatch.setattr(ledger, "LOG_SECONDS", 0.0)
+        monkeypatch.setattr(upkeep, name, value)
+    monkeypatch.setattr(lake_table, "LOG_SECONDS", 0.0)
     sink = FollowedSink(LakeSettings(str(tmp_path), 1, mirror_interval=0.0, retention=3.0, days=1))
     replicate(sink, "bank", spans_of("bank", 16))
     assert sink._mirrors is not None

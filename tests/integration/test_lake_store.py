@@ -14,8 +14,7 @@ from deltalake import DeltaTable
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaRows, places
-from pyspark_tidb_binlog.sinks.delta.findings_table import DeltaFindings
+from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaCheckpoint, DeltaFindings, DeltaRows, places
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED
 from tests.support.bank_states import TOTAL
 from tests.support.eventually import eventually

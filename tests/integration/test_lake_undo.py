@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import NetRows
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, net_rows
 from pyspark_tidb_binlog.sinks.past.undo_apply import ALTERED, BEFORE, CHANGED, TAKEN, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
@@ -62,7 +62,7 @@ def test_the_undo_of_each_span_brings_back_what_was_before(
         if not known[begin]:
             break
         ids = past.ids_of(*(quoted(name) for name in known[begin] if name not in KEYLESS_JSON))
-        plan = UndoPlan(begin, end, list(past.net(begin, end, ids, past.version)))
+        plan = UndoPlan(begin, end, list(net_rows(past.changes(begin, end, ids), past.schema, past.version)))
         done = undone(plan, server.target())
         now = {name: rows_of(server, quoted(name)) for name in known[begin]}
         assert {name for name in now if now[name] != known[begin][name]} <= equal_rows, (begin, end)
@@ -109,7 +109,7 @@ def shop(server: PrivateMariaDB, tmp_path: Path) -> UndoPlan:
         "INSERT INTO d.item (id, name, price) VALUES (1,'n2',10),(2,'n1',10),(4,'n4',12),(55,'n5',10),(6,'n6',10),(7,'n7',10),(8,'n8',10)",
     )
     past = past_of(tmp_path / "lake")
-    return UndoPlan(35, 50, list(past.net(35, 50, None, past.version)))
+    return UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version)))
 
 
 def left_of(plan: UndoPlan, server: PrivateMariaDB) -> dict[str, str]:
@@ -240,7 +240,7 @@ def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_befor
     run_sql(server, "CREATE OR REPLACE DATABASE d")
     run_sql(server, "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
     run_sql(server, "INSERT INTO d.word VALUES ('A')")
-    assert left_of(UndoPlan(35, 50, list(past.net(35, 50, None, past.version))), server) == {"`k`='a'": CHANGED}
+    assert left_of(UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version))), server) == {"`k`='a'": CHANGED}
 
 
 BYTES = {**VARCHAR, "Flag": 128, "Charset": "binary", "Collate": "binary"}
@@ -276,7 +276,7 @@ def test_values_come_back_as_they_were(printed: bool, server: PrivateMariaDB, tm
     scene.row(41, 10, 2, note(2, "ö"), note(2, "later", 3, 0))
     scene.run(tmp_path / "lake", 35, 50)
     past = past_of(tmp_path / "lake")
-    plan = UndoPlan(35, 50, list(past.net(35, 50, None, past.version)))
+    plan = UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version)))
     run_sql(server, "CREATE OR REPLACE DATABASE d")
     words = "kind ENUM('2','1','o''k'), flags SET('2','1','o''k'), odd SET('','x')"
     run_sql(

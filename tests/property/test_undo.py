@@ -13,8 +13,8 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import columns_of
 from pyspark_tidb_binlog.schemas.changes.row_images import images_of, with_equal_documents
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants, spread
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
-from pyspark_tidb_binlog.sinks.past.net_rows import PastSchema, net_rows
-from pyspark_tidb_binlog.sinks.past.row_life import Move, RowChange, life
+from pyspark_tidb_binlog.sinks.past.net_rows import KeyUpdate, RowChange, life, net_rows
+from pyspark_tidb_binlog.sinks.past.past_changes import PastSchema
 from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo
 from tests.property.test_variant_cells import SLOW_DRAWS, Columns, drawn, stored
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
@@ -165,7 +165,7 @@ def test_the_life_of_a_key_are_all_rows_that_were_ever_under_it(data: st.DataObj
     rows: dict[int, str] = {}
     of: dict[tuple[int, int], str] = {}
     changes: list[RowChange] = []
-    moves: list[Move] = []
+    moves: list[KeyUpdate] = []
     came = 0
     for ts in range(1, 1 + data.draw(st.integers(1, 12))):
         for _ in range(data.draw(st.integers(1, 2))):
@@ -193,10 +193,10 @@ def test_the_life_of_a_key_are_all_rows_that_were_ever_under_it(data: st.DataObj
             if len(steps) == 2:
                 moves.append((changes[-2], changes[-1]))
 
-    def moves_of(times: Any) -> list[Move]:
+    def updates_of(times: Any) -> list[KeyUpdate]:
         return [move for move in moves if move[0].place[0] in times]
 
     for key in range(4):
         mine = {of[change.place] for change in changes if change.key == bytes([key])}
         wanted = {place for place, row in of.items() if row in mine}
-        assert life([bytes([key])], lambda keys: [c for c in changes if c.key in keys], moves_of) == wanted
+        assert life([bytes([key])], lambda keys: [c for c in changes if c.key in keys], updates_of) == wanted

@@ -17,10 +17,10 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import LeaseHeld, LeaseLost
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.lake import ledger, mirror_table, mirrors, old_versions, row_pieces, upkeep
+from pyspark_tidb_binlog.sinks.lake import lake_table, mirror_table, mirrors, net_changes, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.mirror_load import TableLoads
+from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING
 from tests.support import golden_messages
 from tests.support.eventually import eventually
@@ -41,21 +41,21 @@ BUSY_UPKEEP = {
     (upkeep, "MOST_OPEN"): 4,
     (upkeep, "LOOK_EVERY"): 1,
     (upkeep, "CHECKPOINT_EVERY"): 3,
-    (ledger, "LOG_VERSIONS"): 4,
-    (ledger, "LOG_SECONDS"): 0.5,
+    (lake_table, "LOG_VERSIONS"): 4,
+    (lake_table, "LOG_SECONDS"): 0.5,
 }
 """Limits with which the few steps of a case are compacted many times."""
 SHORT_PAST = {
-    (ledger, "LOG_SECONDS"): 0.5,
-    (old_versions, "PASS_SECONDS"): 0.0,
-    (old_versions, "LOOK_SECONDS"): 1e9,
-    (old_versions, "YOUNG_HOURS"): 0,
-    (old_versions, "KEPT_HOURS"): 0,
-    (old_versions, "HOUR_MS"): 1_000,
-    (old_versions, "DAY_MS"): 500,
+    (lake_table, "LOG_SECONDS"): 0.5,
+    (upkeep, "PASS_SECONDS"): 0.0,
+    (upkeep, "LOOK_SECONDS"): 1e9,
+    (upkeep, "YOUNG_HOURS"): 0,
+    (upkeep, "KEPT_HOURS"): 0,
+    (upkeep, "HOUR_MS"): 1_000,
+    (upkeep, "DAY_MS"): 500,
 }
 """Limits with which old versions of mirrors go at once. A second stands for an hour. Of a ledger, with ``BUSY_UPKEEP``, what is older than all moments."""
-SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (row_pieces, "PIECE_BYTES"): 10_000, (mirror_table, "_MOST_FILES"): 1}
+SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (net_changes, "PIECE_BYTES"): 10_000, (mirror_table, "_MOST_FILES"): 1}
 """Limits with which rows come in pieces, and mirrors are compacted."""
 SHORT_RETENTION = 3.0
 """Seconds; less than `bank` lasted."""
@@ -95,7 +95,7 @@ def sink_of(
 ) -> LakeSink:
     """``followed``: each step is a moment; else one may have all of them, and a point is passed only once."""
     settings = LakeSettings(str(lake), 1, lease_timeout=lease_timeout, mirror_interval=0.0 if mirrors else None)
-    if mirrors and old_versions.HOUR_MS == SHORT_PAST[old_versions, "HOUR_MS"]:
+    if mirrors and upkeep.HOUR_MS == SHORT_PAST[upkeep, "HOUR_MS"]:
         days = int(upkeep.MOST_OPEN == BUSY_UPKEEP[upkeep, "MOST_OPEN"])
         return FollowedSink(replace(settings, retention=SHORT_RETENTION, days=days), loads=loads, large=large)
     if followed:

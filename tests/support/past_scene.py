@@ -9,10 +9,10 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, scanned
-from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
+from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Published, Snapshots
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.golden_case import GOLDEN
 from tests.support.golden_messages import replicate, spans_of

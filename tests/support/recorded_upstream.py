@@ -15,9 +15,10 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.ledger import WrittenPart, written_files
-from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads
+from pyspark_tidb_binlog.sinks.lake.lake_table import WrittenPart, written_files
+from pyspark_tidb_binlog.sinks.lake.mirror_round import LoadLater
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import _state_of
 from tests.support import golden_messages
 from tests.support.golden_case import load_case

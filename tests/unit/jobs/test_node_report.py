@@ -4,7 +4,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 NODE = NodeStatus("drainer-1", "10.0.0.1:8249")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, PanelFacts, panel_of, sparkline, text_of
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 TS = tso(1_790_000_000_123)
 PUMPS = (SeenPump("pump-1", "online", TS, 0.3), SeenPump("pump-2", "paused", trouble="UNAVAILABLE: refused"))

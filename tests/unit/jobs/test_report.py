@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.jobs.stream.report import (
     unanswered,
 )
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 TS = tso(1_790_000_000_123)
 BUSY = Progress(TS, 0.42, 8312.4, 12, 3000, 279_016, 3, "Pump pump-2", held_seconds=4.0)

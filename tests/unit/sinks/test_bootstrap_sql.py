@@ -20,8 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import (
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ForeignKey, PartitionDef, TableInfo
-from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import SchemaMoves, require_same
-from pyspark_tidb_binlog.sinks.bootstrap.copy_progress import CopyProgress
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     MOST_RANGES,
     Key,
@@ -32,7 +31,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import (
     key_to_json,
     ranges_between,
 )
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer, handle_of
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, TidbServer, handle_of, require_same
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import WantedTable, making
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite

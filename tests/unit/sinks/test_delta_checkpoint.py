@@ -22,9 +22,9 @@ from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     Newest,
     as_table,
     joined,
+    missing_findings,
     missing_rows,
 )
-from pyspark_tidb_binlog.sinks.delta.findings_table import RecordedFindings, missing_findings
 from tests.support.eventually import eventually
 from tests.support.killed_fork import in_a_life_that_is_killed
 
@@ -405,7 +405,7 @@ class AwayFindings:
         if self.found and self.unreadable:
             self.unreadable -= 1
             raise OSError("the disk is away")
-        return missing_findings(rows, RecordedFindings(max((i for i, _ in self.found), default=-1)))
+        return missing_findings(rows, max((i for i, _ in self.found), default=-1), 0)
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
         self.found += [(r.batch_id, f.words) for r in rows for f in r.findings]

@@ -24,10 +24,10 @@ from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.lake_load import _UpstreamThen
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
-from pyspark_tidb_binlog.sinks.lake.ledger import scanned, written_files
-from pyspark_tidb_binlog.sinks.lake.mirror_load import LoadLater, TableLoads
-from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, Moment
+from pyspark_tidb_binlog.sinks.lake.lake_table import scanned, written_files
+from pyspark_tidb_binlog.sinks.lake.mirror_round import LoadLater
+from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, LOADING, MIRRORED, Moment, Published
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import VARCHAR, column, database, job, table

@@ -20,11 +20,11 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMoves, Unfollowed, rows_of_partitions
+from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
-from pyspark_tidb_binlog.sinks.lake.old_versions import OldVersions
+from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
@@ -256,7 +256,7 @@ def rows_of(info: TableInfo, *columns: list[Any]) -> pa.RecordBatch:
 )
 def test_a_converted_column_keeps_its_values_or_sets_the_table_aside(old: Any, new: Any, value: Any, wanted: Any) -> None:
     before, after = info_of(column(2, "v", old)), info_of(column(3, "v", new))
-    change = ColumnMoves.of(before, after, "alter table t modify column v")
+    change = ColumnMapping.of(before, after, "alter table t modify column v")
     rows = rows_of(before, [1, 2], [value, None])
     if wanted is Unfollowed:
         with pytest.raises(Unfollowed, match="column v"):
@@ -286,7 +286,7 @@ def test_a_converted_column_keeps_its_values_or_sets_the_table_aside(old: Any, n
 )
 def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: str | None) -> None:
     """``wanted``: each column, and what it was before; None: rows change."""
-    change = ColumnMoves.of(info_of(*before), info_of(*after), query)
+    change = ColumnMapping.of(info_of(*before), info_of(*after), query)
     columns = change.metadata
     assert (columns and " ".join(f"{c.name}={was}" for c, was in columns)) == wanted
     assert change.none == (wanted == "id=id a=a")
@@ -294,7 +294,7 @@ def test_what_becomes_of_columns(before: Any, after: Any, query: str, wanted: st
 
 def test_rows_from_before_a_json_column_have_jsons_null_if_it_is_not_null() -> None:
     before, after = info_of(), info_of(column(2, "j", {**JSON, "Flag": 1}, origin_default="null"), column(3, "k", JSON))
-    rows = ColumnMoves.of(before, after, "alter table t add column j json not null, add column k json").turned(rows_of(before, [1, 2]))
+    rows = ColumnMapping.of(before, after, "alter table t add column j json not null, add column k json").turned(rows_of(before, [1, 2]))
     assert [image(cell) for cell in rows.column("j").to_pylist()] == [None, None] and rows.column("j").null_count == 0
     assert rows.column("k").null_count == 2
 
@@ -302,7 +302,7 @@ def test_rows_from_before_a_json_column_have_jsons_null_if_it_is_not_null() -> N
 def test_a_generated_column_that_becomes_a_plain_one_sets_its_table_aside() -> None:
     before = info_of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1", generated_stored=True))
     with pytest.raises(Unfollowed, match="column g was a generated one"):
-        ColumnMoves.of(before, info_of(column(2, "a"), column(3, "g")), "alter table t modify column g int")
+        ColumnMapping.of(before, info_of(column(2, "a"), column(3, "g")), "alter table t modify column g int")
 
 
 def test_a_merge_has_no_column_in_common_with_the_table(tmp_path: Path) -> None:

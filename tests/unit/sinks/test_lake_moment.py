@@ -8,15 +8,14 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake.lake_moment import Published, TablePlace, readable
-from pyspark_tidb_binlog.sinks.lake.moments import Moment
+from pyspark_tidb_binlog.sinks.lake.moments import Moment, Published, TablePlace, readable
 
 T = tso(1_763_640_000_000)
 
 
 def place(number: int, after: int, table: str = "orders", table_id: int = 7, state: str = "mirrored", **more: Any) -> dict[str, Any]:
     own = {"path": f"tables/{table_id}", "version": number, "upto_ts": T + after, "why": None} | more
-    return asdict(TablePlace(T + after, number, table_id, "shop", table, schema_version=9, state=state, **own))
+    return asdict(TablePlace(table_id, "shop", table, schema_version=9, state=state, resolved_ts=T + after, number=number, **own))
 
 
 ROWS = [

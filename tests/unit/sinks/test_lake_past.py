@@ -21,17 +21,15 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import ledger, mirror_round, mirror_table, mirrors, old_versions, row_pieces, upkeep
-from pyspark_tidb_binlog.sinks.lake.lake_moment import COLUMNS, Published
+from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeState
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
-from pyspark_tidb_binlog.sinks.lake.moments import Moment
-from pyspark_tidb_binlog.sinks.lake.old_versions import OF_CHANGES, OldChanges, outlived
-from pyspark_tidb_binlog.sinks.lake.row_pieces import RowPieces, held
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
+from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
+from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.ddl_jobs import database, job, table
@@ -327,7 +325,8 @@ def test_a_question_reads_only_files_of_its_time_and_tables(tmp_path: Path, monk
     batches = [commit(1200 + n, [*range(100, 105), *([900] if n in (13, 14) else [])]) for n in range(40)]
     for number, batch in enumerate(batches):
         here.commit(replace(state, number=number + 1, commit_ts=1200 + number), [batch])
-    monkeypatch.setattr(ledger, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
+    for module in (ledger, lake_table):
+        monkeypatch.setattr(module, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
     small = sorted(here.files(), key=lambda file: file.first_ts)
     here.commit(replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
     there = {tmp_path / "changes" / file.path for file in here.files()}
@@ -406,7 +405,7 @@ def test_what_no_moment_needs_is_gone(tmp_path: Path, short_past: None) -> None:
 
 def test_files_that_were_removed_just_now_stay(tmp_path: Path, short_past: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader may have a version of the last hours that no row names any more."""
-    monkeypatch.setattr(old_versions, "KEPT_HOURS", 3)
+    monkeypatch.setattr(upkeep, "KEPT_HOURS", 3)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, 12, case="bank")
     sink.close()
@@ -431,7 +430,7 @@ def some_rows(count: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_pieces, "PIECE_BYTES", 4_000)
+    monkeypatch.setattr(net_changes, "PIECE_BYTES", 4_000)
     assert held(some_rows(5_000), SCHEMA, 4_000) is None
     whole = held(some_rows(5_000), SCHEMA, 1 << 30)
     assert whole is not None and whole.num_rows == 5_000
@@ -449,7 +448,7 @@ def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types")] + ["keys"])
 def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
-    monkeypatch.setattr(row_pieces, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(net_changes, "PIECE_BYTES", 10_000)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case=case)
     sink.close()
@@ -540,7 +539,7 @@ class Hours:
 
 
 def test_a_version_can_be_read_for_three_hours_after_it_was_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 1e9)
     scene, minute = LakeScene(NOW - HOUR), HOUR // 60
     scene.ddl(NOW - 50 * minute, database(1))
     scene.ddl(NOW - 49 * minute, job(2, 3, table(10, "t")))
@@ -562,7 +561,7 @@ def test_a_version_can_be_read_for_three_hours_after_it_was_the_newest(tmp_path:
 
 
 def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 1e9)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 1e9)
     scene = LakeScene(NOW - HOUR)
     scene.ddl(NOW - 1000, database(1))
     scene.ddl(NOW, job(2, 3, table(10, "t")))
@@ -579,7 +578,7 @@ def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, mon
 
 
 def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_versions, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
     monkeypatch.setattr(mirror_table, "_MOST_FILES", 2)
     scene = LakeScene()
     scene.ddl(10, database(1))
@@ -593,7 +592,7 @@ def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path:
     for _ in range(3):
         sink._mirrors._old_versions.look()
     assert len(parquet_files(tmp_path)) > 1
-    monkeypatch.setattr(old_versions, "KEPT_HOURS", 0)
+    monkeypatch.setattr(upkeep, "KEPT_HOURS", 0)
     sink._mirrors._old_versions.look()
     needed = {uri for r in rows_of_snapshots(tmp_path) for uri in DeltaTable(tmp_path / r["path"], version=r["version"]).file_uris()}
     assert parquet_files(tmp_path) == set(map(Path, needed))

@@ -28,8 +28,8 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.lake import upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
-from pyspark_tidb_binlog.sinks.lake.lake_state import LakeWriter
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, LiveFile
+from pyspark_tidb_binlog.sinks.lake.lake_table import LiveFile
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeWriter, Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, Doubled, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
 from pyspark_tidb_binlog.sinks.lake.upkeep import due

@@ -7,8 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.past.net_rows import key_moves
-from pyspark_tidb_binlog.sinks.past.typed_history import typed_history
+from pyspark_tidb_binlog.sinks.past.net_rows import key_updates, net_rows, typed_history
 from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo
 from tests.support.ddl_jobs import VARCHAR, column, database, index, job, partitions, table
 from tests.support.lake_scene import KEY, LakeScene
@@ -100,7 +99,7 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
         scene.row(60, table_id, 8, None, {"id": 2})
     scene.run(tmp_path, 35, 70)
     past = past_of(tmp_path)
-    nets = list(past.net(50, 70, None, past.version))
+    nets = list(net_rows(past.changes(50, 70, None), past.schema, past.version))
     assert {net.table.name: (net.now.to_pylist(), net.now_there.tolist()) for net in nets} == {
         "plain": ([{"id": 2}], [True]),
         "log_then": ([{"id": 2}], [True]),
@@ -109,7 +108,7 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
         states = typed_history(past.changes(50, 70, {table_id}), past.schema, past.schema.table_of(table_id, 8))
         assert states["ends"].to_pylist() == [None]
     # Those of before are of other tables, or gone.
-    assert [net.now_there.any() for net in past.net(25, 35, None, past.version)] == [False, False]
+    assert [net.now_there.any() for net in net_rows(past.changes(25, 35, None), past.schema, past.version)] == [False, False]
 
 
 def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> None:
@@ -141,8 +140,8 @@ def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> Non
     scene.run(tmp_path, 50)
     past = past_of(tmp_path)
     rows = past.changes(0, 50, None)
-    assert [rows["commit_ts"][at].as_py() for at in key_moves(rows, past.schema).tolist()] == [30, 31, 35]
-    assert key_moves(rows.slice(0, 0), past.schema).tolist() == key_moves(rows.slice(0, 1), past.schema).tolist() == []
+    assert [rows["commit_ts"][at].as_py() for at in key_updates(rows, past.schema).tolist()] == [30, 31, 35]
+    assert key_updates(rows.slice(0, 0), past.schema).tolist() == key_updates(rows.slice(0, 1), past.schema).tolist() == []
 
 
 def test_a_row_that_came_or_went_is_found_by_its_key(tmp_path: Path) -> None:
@@ -155,7 +154,9 @@ def test_a_row_that_came_or_went_is_found_by_its_key(tmp_path: Path) -> None:
     scene.row(40, 10, 2, None, {"id": 2})
     scene.run(tmp_path, 50)
     past = past_of(tmp_path)
-    assert [(net.counts, TableUndo(net).finds_by_all) for net in past.net(35, 50, None, past.version)] == [((1, 1, 0), False)]
+    assert [(net.counts, TableUndo(net).finds_by_all) for net in net_rows(past.changes(35, 50, None), past.schema, past.version)] == [
+        ((1, 1, 0), False)
+    ]
 
 
 def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:
@@ -169,4 +170,4 @@ def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None
     scene.run(tmp_path, 35, 45)
     past = past_of(tmp_path)
     with pytest.raises(ConfigError, match=r"d\.t: alter table t modify twice int at .*: column twice was a generated one"):
-        list(past.net(25, 35, None, past.version))
+        list(net_rows(past.changes(25, 35, None), past.schema, past.version))

@@ -1,4 +1,4 @@
-"""``sinks.engine.spool``: the same rows come out, from memory and from a file, and no file is left."""
+"""``sinks.engine.keyed.RowSpool``: the same rows come out, from memory and from a file, and no file is left."""
 
 from collections.abc import Iterator
 from pathlib import Path
