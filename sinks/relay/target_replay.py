@@ -35,14 +35,14 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowOp, operations_named
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
 from pyspark_tidb_binlog.sinks.mysql.record import RELAYED, TABLE, Begun, OpenLanes, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables
-from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import identifies_rows
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpPiece, chunks_of
-from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, RowWriter
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneWriter
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, WaitingViews, execute_text
 from pyspark_tidb_binlog.sinks.relay.ddl_in_doubt import added_columns, why_not_rows, why_not_twice
@@ -84,12 +84,12 @@ class Replayed:
     findings: list[Finding] = field(default_factory=list)
 
 
-class RelayReplay(RowSink):
+class RelayReplay(MySQLSink):
     """One target, to which the relay log is applied."""
 
     def __init__(self, config: DrainerConfig, cluster_id: int, stream: RelayStream, how: ReadBack, pause: Callable[[float], None]) -> None:
         """``cluster_id`` 0: the only cluster of which the target has a record. ``stream``: what would be written now."""
-        super().__init__(config, cluster_id, RowSettings(), pause)
+        super().__init__(config, cluster_id, pause)
         self._stream = stream
         self._read_back = how
         self._directory = Path(config.relay.log_dir)
@@ -105,7 +105,7 @@ class RelayReplay(RowSink):
         """commit_ts of a DDL that a person says was not executed, and that must not be executed twice: the replay ends in front of it."""
         self._not_yet: dict[tuple[str, str], frozenset[str]] = {}
         """By table: columns that the DDL of ``_first_ddl_ts`` adds, and that rows before it do not have."""
-        self._end: tuple[LaneRecord, int] | None = None
+        self._end: tuple[OpenLanes, int] | None = None
         """How many operations of the open span were done last."""
         self._first_ddl_ts = 0
         self._views = WaitingViews(self._ddl_sessions.use, self._retry_policy)
@@ -163,7 +163,7 @@ class RelayReplay(RowSink):
         """Where the target will be consistent. It reads every record once, so that a damaged record is found before anything is changed."""
         behind = [_Stamp(commit_ts_of(r.payload), _is_ddl(r.payload), zlib.crc32(r.payload)) for r in self._records()]
         last_ts = max((s.commit_ts for s in behind), default=0)
-        cover, own, left = read_cover(self._directory), found.unfinished, self._open_lanes
+        cover, own, left = read_cover(self._directory), found.unfinished, self._lanes.open
         noted = noted_cover(self._directory)
         self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0
@@ -235,19 +235,19 @@ class RelayReplay(RowSink):
     def _replay_rows(self, records: Iterator[BinlogRecord], done: Replayed) -> None:
         upto_ts = next((s.commit_ts - 1 for s in self._stamps if s.ddl and s.commit_ts > self.commit_ts), done.commit_ts)
         plan = self._plan_of(upto_ts)
-        record = LaneRecord(self._record.rows, OpenLanes(self.commit_ts, upto_ts, plan, True, (0,)))
+        lanes = OpenLanes(self.commit_ts, upto_ts, plan, True, (0,))
         position, at = self._begin(upto_ts, plan, done.commit_ts), 0
         for chunk in chunks_of(self._pieces_of(records, done), _OPERATIONS, _BYTES):
             skipped = min(max(position - at, 0), len(chunk.ops))
             at += len(chunk.ops)
             if skipped < len(chunk.ops):
-                self._write(chunk.ops[skipped:], chunk.tables, record, at - len(chunk.ops) + skipped, done)
-                self._end = record, at
+                self._write(chunk.ops[skipped:], chunk.tables, lanes, at - len(chunk.ops) + skipped, done)
+                self._end = lanes, at
         done.operations += at
 
     def _begin(self, upto_ts: int, plan: str, point: int) -> int:
         """Replace the marks of the open span by the replay's; how many operations a replay before has done."""
-        left = self._open_lanes
+        left = self._lanes.open
         if left is not None and (left.after_ts, left.upto_ts, left.plan) == (self.commit_ts, upto_ts, plan):
             return left.done[0]
         for attempt in self._leased.retrying():
@@ -292,15 +292,15 @@ class RelayReplay(RowSink):
                 there = self._file_tables.of(session, table.schema_name, table.table_name, commit_ts)
         not_yet = self._not_yet.get(_named(table.schema_name, table.table_name), ()) if commit_ts < self._first_ddl_ts else ()
         made = table_of(table, there, not_yet)
-        if not identifies_rows(made.info):
+        if cannot_tell_apart(made.info):
             done.keyless.add(f"{made.schema}.{made.name}")
         return made
 
-    def _write(self, ops: Sequence[RowOp], tables: dict[tuple[str, str], TableAt], record: LaneRecord, before: int, done: Replayed) -> None:
+    def _write(self, ops: Sequence[RowOp], tables: dict[tuple[str, str], TableAt], lanes: OpenLanes, before: int, done: Replayed) -> None:
         batch = operations_named(ops, tables)
-        statements = OpStatements(batch, self._limits, self._flavour, safe=True)
-        writer = RowWriter(statements, keys_of(batch).lists(), self._settings, self._leased.lease)
-        found = record.write(writer, range(len(batch)), self._leased.sessions.use, self._retry_policy, before=before)
+        plan = OpPlan(batch, keys_of(batch), self._row_target.limits, self._row_target.flavour, safe=True)
+        writer = LaneWriter(plan, self._record.rows, lanes, self._settings, self._leased.lease)
+        found = writer.write(range(len(batch)), self._leased.sessions.use, self._retry_policy, before=before)
         for finding in found:
             _log.warning("finding: %s", in_words(finding, self._settings.log_row_data))
         done.findings += found
@@ -371,7 +371,7 @@ class RelayReplay(RowSink):
             record = TextRecord(
                 lambda session: self._has_executed(session, commit_ts), lambda session, _: self._note_executed(session, commit_ts, done)
             )
-            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._flavour, record)
+            already_so = execute_text(self._ddl_sessions.use, self._retry_policy, database, query, self._row_target.flavour, record)
         except (LeaseLost, CommitsLost, RetryableApplyError):
             raise
         except DdlUnrecorded as error:
@@ -407,8 +407,8 @@ class RelayReplay(RowSink):
         consistent = commit_ts == done.commit_ts
         stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
         if self._end is not None and stored_ts != commit_ts:
-            record, end = self._end
-            record.require_done(session, (end,))
+            lanes, end = self._end
+            self._record.rows.require_done(session, lanes, (end,))
         if consistent:
             self._record.rows.forget_upto(session, commit_ts)
         else:
@@ -422,7 +422,7 @@ class RelayReplay(RowSink):
     def _is_at(self, commit_ts: int, done: Replayed) -> None:
         """The target's record says so."""
         self._end = None
-        self._record.commit_ts, self._record.consistent, self._open_lanes = commit_ts, commit_ts == done.commit_ts, None
+        self._record.commit_ts, self._record.consistent, self._lanes.open = commit_ts, commit_ts == done.commit_ts, None
 
     def _note_executed(self, session: Session, commit_ts: int, done: Replayed) -> None:
         """In the transaction that is open: the DDL of ``commit_ts``, before which the target stands, was executed."""

@@ -19,7 +19,6 @@ Promises:
 
 import itertools
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,10 +43,11 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.record import TABLE, OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.rows.file_tables import FileTables, WrittenColumn, table_there
-from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import AT_ITS_BEGIN, LanePlan, SpanPlace, identifies_rows, operations_before
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import AT_ITS_BEGIN, LanePlan, SpanPlace, operations_before
 from pyspark_tidb_binlog.sinks.mysql.rows.op_chunks import OpChunk, OpPiece, chunks_of
-from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LaneRecord, Lanes, RowWriter, TransactionSize
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import Lanes, LaneWriter
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 from pyspark_tidb_binlog.sinks.mysql.text_ddl.plain_text import CommitsLost, DdlUnrecorded, TextRecord, WaitingViews, execute_text
@@ -121,8 +121,7 @@ class MySQLReplay:
         self._leased = LeasedTarget(lambda: connect(target, apply), apply, self._retry_policy)
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
         self._views = WaitingViews(self._ddl_sessions.use, self._retry_policy)
-        size = TransactionSize(apply.txn_batch, math.inf)
-        self._lanes = Lanes(lambda: connect(target, apply), apply.lease_timeout, self._retry_policy, size)
+        self._lanes = Lanes(lambda: connect(target, apply), apply, self._retry_policy)
         self._file_tables = FileTables("the directory of binlogs", "leave the table out with [[replicate-ignore-table]]")
         self._tables: dict[tuple[str, str], _KnownTable] = {}
         self._flavour = Flavour.MARIADB
@@ -138,7 +137,7 @@ class MySQLReplay:
         """The DDL of the record that was found."""
         self._place = AT_ITS_BEGIN
         """Of the next chunk in the operations behind ``_done_ts``."""
-        self._ends: tuple[LaneRecord, tuple[int, ...]] | None = None
+        self._ends: tuple[OpenLanes, tuple[int, ...]] | None = None
         """Where the lanes must be, of what they did last."""
         self._written: tuple[int, int, str] | None = None
         """Span and plan of the record that this replay has written last."""
@@ -337,7 +336,7 @@ class MySQLReplay:
             raise ApplyError(
                 f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have. Create it as it was at that time"
             )
-        if not identifies_rows(made.info):
+        if cannot_tell_apart(made.info):
             self.done.keyless.add(".".join(name))
         return made
 
@@ -367,12 +366,11 @@ class MySQLReplay:
         keys = keys_of(batch)
         plan = self._plan(batch, keys, place, max(last_ts, self._open_upto))
         self._begun = True
-        statements = OpStatements(batch, PlanLimits(), self._flavour, safe=plan.safe)
-        writer = RowWriter(statements, keys.lists(), self._apply, self._leased.lease, _WAY_OUT)
+        statements = OpPlan(batch, keys, PlanLimits(), self._flavour, safe=plan.safe)
         span = OpenLanes(self._done_ts, max(last_ts, self._open_upto), plan.text, plan.safe, (0,) * plan.lanes)
-        record = LaneRecord(self._record, span)
-        self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes, record))
-        self._ends = record, plan.ends()
+        writer = LaneWriter(statements, self._record, span, self._apply, self._leased.lease, _WAY_OUT)
+        self._note(self._lanes.run(writer, plan.rounds(), plan.done or (0,) * plan.lanes))
+        self._ends = span, plan.ends()
         self._last_ts = last_ts
         self.done.operations += len(batch)
 
@@ -523,8 +521,8 @@ class MySQLReplay:
                 "with the same options. If the target has no record, start it from the beginning with -safe-mode"
             )
         if self._ends is not None:
-            record, ends = self._ends
-            record.require_done(session, ends)
+            lanes, ends = self._ends
+            self._record.require_done(session, lanes, ends)
 
 
 def _left_to_a_person(binlog: pb.Binlog, parts: DdlParts, why: str) -> DdlRefused:
