@@ -253,7 +253,6 @@ class MySQLSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            self._lanes.look_again()
             written = Written()
             for here in self._lanes.cut(step):
                 some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
@@ -268,7 +267,6 @@ class MySQLSink(Sink):
         A span that was begun in parts, or in lanes, is finished so.
         """
         with self._record.one_at_a_time:
-            self._lanes.look_again()
             if self._folds(step) or (step.after_ts, step.upto_ts) == self._begun_in_parts:
                 return self._parts.apply(events, step, skipped_ts, clock)
             written = Written()

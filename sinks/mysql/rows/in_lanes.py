@@ -70,12 +70,17 @@ class InLanes:
     # The open span.
 
     def is_open(self, step: RowsStep) -> bool:
-        """Whether ``step`` begins within the open span."""
+        """Whether ``step`` begins within the open span. After an error of the lanes it is read again where each lane is."""
+        if self._interrupted:
+            for attempt in self._target.leased.retrying():
+                with attempt, self._target.leased.session(attempt) as session:
+                    self.open = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
+            self._interrupted = False
         return self.open is not None and step.after_ts < self.open.upto_ts
 
     def cut(self, step: RowsStep) -> Iterator[RowsStep]:
         """``step``, in two where the open span ends within it."""
-        if self.open is not None and step.after_ts < (end := self.open.upto_ts) < step.upto_ts:
+        if self.is_open(step) and self.open is not None and (end := self.open.upto_ts) < step.upto_ts:
             yield replace(step, upto_ts=end)
             step = replace(step, after_ts=end)
         yield step
@@ -87,14 +92,6 @@ class InLanes:
                 yield here.after_ts, here.upto_ts
             else:
                 yield from _pieces(events, here, self._target.settings.atomic_rows)
-
-    def look_again(self) -> None:
-        """Read again where each lane is, after an error of the lanes: the step is applied again from there."""
-        if self._interrupted:
-            for attempt in self._target.leased.retrying():
-                with attempt, self._target.leased.session(attempt) as session:
-                    self.open = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
-            self._interrupted = False
 
     # One step, either within the open span or outside.
 
@@ -108,7 +105,6 @@ class InLanes:
                     here = replace(step, after_ts=target.record.commit_ts)
                     rows = rows_between(rows, here.after_ts, here.upto_ts)
                 fitted, _ = target.fitted(here, rows, by_rows=True)
-                self.look_again()
                 written = self._apply(rows, fitted.step, clock)
         return target.tables.settled(fitted, written)
 
