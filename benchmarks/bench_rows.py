@@ -8,7 +8,6 @@ Each mode applies each workload to equal tables; the ratio is to the mode with o
 import random
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,20 +22,21 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 
 VERSION = SchemaVersion(1)
 BASE = 100_000
 """Rows that are there before."""
 PER_TRANSACTION = 5
 
-MODES: dict[str, RowSettings] = {
-    "one connection": RowSettings(dispatch=False, txn_batch=1),
-    "16 lanes, groups": RowSettings(),
-    "16 lanes, safe mode": RowSettings(safe_mode=True),
-    "4 lanes, groups": RowSettings(worker_count=4),
-    "1 lane": RowSettings(worker_count=1),
-    "net changes": RowSettings(net_change=True),
+BY_ROW: dict[str, Any] = {"net_change": False}
+MODES: dict[str, dict[str, Any]] = {
+    "one connection": BY_ROW | {"enable_dispatch": False, "txn_batch": 1},
+    "16 lanes, groups": BY_ROW,
+    "16 lanes, safe mode": BY_ROW | {"safe_mode": True},
+    "4 lanes, groups": BY_ROW | {"worker_count": 4},
+    "1 lane": BY_ROW | {"worker_count": 1},
+    "net changes": {},
 }
 
 
@@ -115,10 +115,10 @@ def _checksum(server: PrivateMariaDB) -> Any:
         return cursor.fetchall()[0][1]
 
 
-def _seconds(server: PrivateMariaDB, events: pa.Table, settings: RowSettings) -> float:
+def _seconds(server: PrivateMariaDB, events: pa.Table, settings: dict[str, Any]) -> float:
     _prepare(server)
-    apply = ApplyConfig(on_finding="stop", atomic_rows=1 << 30)
-    sink = RowSink(DrainerConfig(target=server.target(), apply=apply), 1, settings)
+    apply = ApplyConfig(on_finding="stop", atomic_rows=1 << 30, **settings)
+    sink = MySQLSink(DrainerConfig(target=server.target(), apply=apply), 1)
     sink.open(lambda target, commit_ts: 1 if commit_ts is None else commit_ts, SchemaHistory)
     upto_ts = events.column("commit_ts").to_pylist()[-1]
     step = RowsStep(1, upto_ts, events.num_rows, {7: AT}, applied=AppliedJobs(int(VERSION)))
@@ -134,7 +134,7 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     chosen = {name: mode for name, mode in MODES.items() if not sys.argv[2:] or any(word in name for word in sys.argv[2:])}
     with PrivateMariaDB() as server:
-        _seconds(server, _events("mixed", 500), replace(MODES["16 lanes, groups"]))
+        _seconds(server, _events("mixed", 500), MODES["16 lanes, groups"])
         for kind in ("inserts", "mixed", "hot"):
             events, base, sums = _events(kind, count), 0.0, set()
             for name, mode in chosen.items():

@@ -1,19 +1,17 @@
 """The sink of ``syncer.db-type``, and its name in messages."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.stream.resume import ResumeState, TargetWords
 from pyspark_tidb_binlog.jobs.stream.table_loader import TableLoader
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import BrokerSettings, Topic, kafka_sink
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -43,8 +41,7 @@ def sink_of(
         ConfigError: there is no such sink, or one of its settings is wrong.
     """
     if config.apply.db_type in ("mysql", "tidb"):
-        # Also for net changes: it finishes what a life with net-change = false has left.
-        sink = RowSink(config, cluster_id, row_settings(config.apply), pause, now)
+        sink = MySQLSink(config, cluster_id, pause, now)
         return _relayed(sink, config, cluster_id) if config.relay.log_dir else sink
     if config.apply.db_type == "file":
         return file_sink(FileTarget(_directory(config), config.files.retention_time), _message_settings(config, cluster_id))
@@ -146,19 +143,6 @@ def require_server(config: DrainerConfig) -> DrainerConfig:
             f"syncer.db-type = {config.apply.db_type!r}: this job compares tables, so its target must be a MySQL-protocol server; use drainer"
         )
     return config
-
-
-def row_settings(config: ApplyConfig) -> RowSettings:
-    """How row operations are applied."""
-    return RowSettings(
-        net_change=config.net_change,
-        worker_count=config.worker_count,
-        txn_batch=config.txn_batch,
-        txn_seconds=config.txn_batch_time or math.inf,
-        conflict=Conflict.GROUPS if config.enable_detect else Conflict.OFF,
-        dispatch=config.enable_dispatch,
-        safe_mode=config.safe_mode,
-    )
 
 
 def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:

@@ -35,7 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement, split
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, RowTexts, Statement
 
 _log = logging.getLogger(__name__)
 
@@ -184,9 +184,9 @@ class _Chunk:
         target = self._plan.target
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in self._columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)
-        limits = (self._place.limits.max_bytes, self._place.limits.max_rows)
         notes = noted_in(zip(self._columns, values, strict=True), session.flavour)
-        for statement in split(shape, b"", texts, np.full(count, self._place.ts), limits, zeros, notes):
+        rows = RowTexts(shape, b"", texts, np.full(count, self._place.ts), self._place.limits.max_rows, zeros, notes)
+        for statement in rows.split(self._place.limits.max_bytes):
             self._insert(session, statement)
             self.bytes += len(statement.sql)
         self.rows += count

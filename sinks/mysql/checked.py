@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.effects import (
     key_text,
     noted,
     refused_by_another,
+    removed_another,
 )
 from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
@@ -66,16 +67,22 @@ class Effects:
         self.findings: list[Finding] = []
 
     def run(self, statements: Iterable[Statement]) -> int:
-        """Run the statements in order; returns their number of row images. Each is planned while the server executes the one before it.
+        """Run the statements in order; returns their number of row images. One that is still to be planned is planned while the server
+        executes the one before it.
 
         Raises:
             ApplyError: the target rejected a row, or a row is too big for the server.
         """
-        rows, ahead = 0, Ahead(statements)
-        self._sender.meanwhile = ahead.prepare
-        for statement in ahead:
+        rows = 0
+        self._sender.meanwhile = None
+        if not isinstance(statements, Sequence):
+            statements = Ahead(statements)
+            self._sender.meanwhile = statements.prepare
+        for statement in statements:
             rows += statement.rows
-            self.findings += (*self._effects(statement), *noted(statement))
+            self.findings += self._effects(statement)
+            if statement.noted:
+                self.findings += noted(statement)
             self._number += 1
         return rows
 
@@ -131,22 +138,43 @@ class Effects:
 
     def _row(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
         try:
-            return self._judged(statement, closely)
+            found = self._judged(statement, closely)
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            if self._passed_over(statement, error):
-                return ()
-            if error.errno in NOT_COMPARABLE and statement.effect is Effect.REMOVES:
-                return (finding(statement, FindingKind.ROWS, f"the row to be deleted cannot exist in the target: {error.words}", 0),)
-            if error.errno != DUPLICATE or statement.effect is Effect.REMOVES or not statement.origin.key:
-                raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
-            if statement.effect is Effect.RESTORES:
-                words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
-                return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
+            return () if self._passed_over(statement, error) else self._refused(statement, error)
+        if statement.effect is Effect.UPDATES and any(one.found == 0 for one in found):
             answer = self._sender.send(statement, statement.as_replace())
-            words = refused_by_another(statement, "a row that the binlogs insert already existed", error.words, answer.affected - 1)
-            return (finding(statement, FindingKind.ROWS, words, 0), *changed_values(statement, answer))
+            words = removed_another(statement, "it had a value of the row that is written", answer.affected) if answer.affected > 1 else ""
+            found += (finding(statement, FindingKind.ROWS, words, 0),) if words else ()
+            return (*found, *changed_values(statement, answer))
+        return found
+
+    def _refused(self, statement: Statement, error: ApplyError) -> tuple[Finding, ...]:
+        """Write the row of a refused statement nevertheless, if it is refused for a row that is there, or looks for a row that cannot be there.
+
+        Raises:
+            ApplyError: it is refused for another reason.
+        """
+        effect, keyed = statement.effect, statement.origin.key or statement.origin.own_keys
+        updates = effect is Effect.UPDATES
+        if error.errno in NOT_COMPARABLE and (updates or effect is Effect.REMOVES):
+            words = f"the row to be {'changed' if updates else 'deleted'} cannot exist in the target: {error.words}"
+            harm = changed_values(statement, self._sender.send(statement, statement.as_replace())) if updates else ()
+            return (finding(statement, FindingKind.ROWS, words, 0), *harm)
+        if error.errno != DUPLICATE or effect is Effect.REMOVES or not keyed:
+            raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
+        if effect is Effect.RESTORES:
+            words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
+            return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
+        if updates:
+            self._sender.send(statement, statement.as_delete())
+        answer = self._sender.send(statement, statement.as_replace())
+        ours, removed = "a row that the binlogs insert already existed", answer.affected - 1
+        if updates:
+            ours, removed = "another row has the key of a row that the binlogs change", 1
+        words = refused_by_another(statement, ours, error.words, removed)
+        return (finding(statement, FindingKind.ROWS, words, 0), *changed_values(statement, answer))
 
     def _passed_over(self, statement: Statement, error: ApplyError) -> bool:
         """Whether safe mode has nothing to write for this row."""
@@ -176,7 +204,7 @@ class Effects:
         return self._sender.refusal(statement, error, way_out)
 
 
-def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING) -> Iterator[Effects]:
+def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
     """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
@@ -185,13 +213,14 @@ def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING) -> It
         session: in a transaction in which nothing was executed yet.
         apply: how to handle findings, and whether errors may show rows.
         way_out: how to continue without a row that the target refuses, as for ``at_ts``.
+        savepoints: False: a small transaction is run again as a whole, which spares all others their SAVEPOINTs.
 
     Raises:
         FindingError: there are findings, and ``on-finding`` is ``stop``; the transaction must not be committed.
     """
     doubted: dict[int, bool] = {}
     while True:
-        effects = Effects(session, apply, doubted, way_out, savepoints=session.has_savepoints and not doubted)
+        effects = Effects(session, apply, doubted, way_out, savepoints=savepoints and session.has_savepoints and not doubted)
         yield effects
         if not effects.news:
             break

@@ -70,6 +70,8 @@ _COLUMN = re.compile(r"column '(?P<name>.*)' at row \d+$")
 def judge(statement: Statement, answer: StatementResult, missing: int | None = None) -> tuple[Finding, ...]:
     """The deviations in ``answer`` from the expected effect; ``missing``: number of rows that did not exist, if known for certain."""
     found = touched(statement, answer) if missing is None else statement.rows - missing
+    if found == statement.rows and not answer.warning_count:
+        return ()
     findings = []
     if found != statement.rows and statement.effect not in ANY_COUNT:
         findings.append(finding(statement, FindingKind.ROWS, _row_words(statement.effect, found - statement.rows), found))
@@ -100,6 +102,8 @@ def matched(answer: StatementResult) -> int:
 
 def touched(statement: Statement, answer: StatementResult) -> int:
     """The number of rows for which the statement had its expected effect."""
+    if statement.effect is Effect.UPDATES:
+        return matched(answer)
     if statement.effect is not Effect.CHANGES:
         return answer.affected
     if statement.rows == 1:
@@ -165,7 +169,7 @@ def _row_words(effect: Effect, difference: int) -> str:
         return "a row that was deleted before its transaction was skipped was not inserted again"
     verb = "delete" if effect is Effect.REMOVES else "update"
     return f"{-difference} of the rows that the binlogs {verb} were not in the target" + (
-        " and were inserted" if effect is Effect.CHANGES else ""
+        " and were inserted" if effect in (Effect.CHANGES, Effect.UPDATES) else ""
     )
 
 

@@ -1,9 +1,13 @@
-"""MySQL, MariaDB and TiDB as a target (``sinks.sink``): applies a step in one transaction, in parts, or as a DDL.
+"""MySQL, MariaDB and TiDB as a target (``sinks.sink``): opens it, chooses the way in which a step is applied, and executes DDLs.
+
+    few rows                       one transaction of the driver (``at_once``)
+    many rows                      one transaction per part and phase, by the executors (``in_parts``)
+    net-change = false             every row operation, on several connections (``rows.in_lanes``)
+    a span that a life has begun   as it was begun
 
 Promises: those of the contract. The target's checkpoint row is the record (``sinks.mysql.target_record``): the transaction of the data writes it.
-Every transaction first checks the lease of this life (``sinks.mysql.leased_target``). ``apply`` is ONE transaction of the driver. ``apply_parts`` is one
-transaction per part and phase (``sinks.mysql.parallel``), with ``consistent`` false in the meantime. A DDL has its own intent and done rows
-(``sinks.mysql.ddl.executor``).
+Every transaction first checks the lease of this life (``sinks.mysql.leased_target``). Parts and lanes are applied with ``consistent`` false. A DDL has its
+own intent and done rows (``sinks.mysql.ddl.executor``).
 """
 
 import logging
@@ -16,47 +20,45 @@ from functools import partial
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.engine.batch import wanted
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, without
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
-from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
-from pyspark_tidb_binlog.sinks.mysql import lease, parallel
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.at_once import apply_at_once
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.in_parts import InParts
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, doubt_of, open_row_by_row, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
-from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
-from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Reason, SafeBounds, State
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.record import SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
+from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
+from pyspark_tidb_binlog.sinks.mysql.rows.in_lanes import InLanes
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, session_for, transaction
-from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
-from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
+from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, session_for
+from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
-from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA, MARK_TABLE
-from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress, UnfinishedSpan
 
 _log = logging.getLogger(__name__)
 
@@ -77,15 +79,8 @@ class MySQLSink(Sink):
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
-        self._filters = Selection.of(config.apply).text + (f" channel {config.apply.channel_id}" if config.apply.loopback_control else "")
-        self._limits = PlanLimits()
-        self._flavour = Flavour.MARIADB
-        self._shipped: ShippedTarget | None = None
         self._now = now or _clock_now
-        self._history: Callable[[], SchemaHistory] = SchemaHistory
         self._safe = SafeMode(always=config.apply.safe_mode, partial=config.apply.partial_columns)
-        self._together = True
-        """Whether Spark runs all parts of a span at the same time, as far as is known."""
         self._waiting_for: TransientError | None = None
         self._retry_policy = patient(config.apply.retry_seconds, pause, self._wait_for)
         self._leased = LeasedTarget(self._connect, config.apply, self._retry_policy)
@@ -93,6 +88,11 @@ class MySQLSink(Sink):
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._tables = TablesThere(config.apply)
+        self._row_target = RowTarget(config.apply, self._leased, self._record, self._safe, self._tables)
+        self._parts = InParts(self._row_target, config)
+        self._begun_in_parts = (0, 0)
+        """The span that an earlier life has begun in parts."""
+        self._lanes = InLanes(self._row_target, self._connect, self._retry_policy)
         self._unset: set[str] = set()
         """Sequences that are findings already."""
 
@@ -102,7 +102,7 @@ class MySQLSink(Sink):
             with attempt, self._leased.session(attempt) as session:
                 self._get_to_know(session)
         identity = self._leased.take(self._cluster_id).target
-        self._history, record = history, self._record
+        self._row_target.history, record = history, self._record
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
@@ -122,18 +122,30 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._remove_stale_marks(session)
-                bounds = record.rows.read(session).safe_bounds(record.commit_ts)
+                kept = record.rows.read(session)
                 applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
+        bounds, self._lanes.open = kept.safe_bounds(record.commit_ts), kept.lanes_at(record.commit_ts)
         if bounds.end_ts:
             self._safe.begin(bounds, doubt.why or choice.words or "an earlier life of this Drainer began it")
         if not found.known:
             # Filled by a dump or a copy, with what was visible then.
             applied = applied.covering(record.commit_ts, history())
             record.save_first(applied)
-        record.consistent = found.unfinished is None
+        record.consistent = found.unfinished is None and self._lanes.open is None
         record.begin(record.commit_ts if moved or not found.known else found.commit_ts, applied)
-        return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version), applied, frozen)
+        unfinished = self._unfinished(found)
+        return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version, unfinished=unfinished), applied, frozen)
+
+    def _unfinished(self, found: TargetProgress) -> UnfinishedSpan | None:
+        """The span that is read again exactly, whatever the source would make the next batch of: begun in parts, or in lanes."""
+        if found.unfinished is not None:
+            self._begun_in_parts = (found.unfinished.after_ts, found.unfinished.upto_ts)
+            return found.unfinished
+        left = self._lanes.open
+        if left is None:
+            return None
+        return UnfinishedSpan(self.commit_ts, left.upto_ts, self._settings.parts, frozenset(), relayed=left.relayed)
 
     def defer(self, note: Note) -> None:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
@@ -141,6 +153,7 @@ class MySQLSink(Sink):
 
     def close(self) -> None:
         """Save what is put off, then the real checkpoint elsewhere, and release the lease (``Sink.close``)."""
+        self._lanes.close()
         self._record.close()
         self._ddl_sessions.close()
         self._leased.close()
@@ -149,6 +162,11 @@ class MySQLSink(Sink):
     def commit_ts(self) -> int:
         """Everything up to and including this commit_ts is in the target."""
         return self._record.commit_ts
+
+    @property
+    def lease(self) -> Lease:
+        """The right to write that this life holds; from ``begin`` of ``open`` on."""
+        return self._leased.lease
 
     @property
     def target(self) -> str:
@@ -163,7 +181,7 @@ class MySQLSink(Sink):
     @property
     def waiting_for(self) -> TransientError | None:
         """The target's transient error while it is being retried."""
-        return self._waiting_for
+        return self._waiting_for or self._lanes.waiting_for
 
     def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
         """What the target cannot hold of jobs without a statement (``Sink.silent_losses``)."""
@@ -172,8 +190,8 @@ class MySQLSink(Sink):
     # Opening.
 
     def _get_to_know(self, session: Session) -> None:
-        self._flavour = session.flavour
-        self._limits = self._limits.within(session.max_allowed_packet)
+        self._row_target.flavour = session.flavour
+        self._row_target.limits = PlanLimits().within(session.max_allowed_packet)
         self._cluster_id = self._cluster_id or only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
     def _read_record(self, session: Session) -> tuple[Checkpoint | None, State]:
@@ -219,7 +237,7 @@ class MySQLSink(Sink):
 
     def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
         """Set the sequences in a transaction that checks the lease, although no rollback takes a SETVAL back (``Sink.set_sequences``)."""
-        if self._flavour is Flavour.MYSQL or not self._settings.sync_ddl:
+        if self._row_target.flavour is Flavour.MYSQL or not self._settings.sync_ddl:
             return ()
         with self._record.one_at_a_time:
             for attempt in self._leased.retrying():
@@ -229,194 +247,37 @@ class MySQLSink(Sink):
         self._unset |= {one.table for one in new}
         return new
 
-    # Rows in one transaction.
+    # Rows: the way is chosen here.
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
-        """Plan and write in one transaction of the driver (``Sink.apply``)."""
+        """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            for attempt in self._tables.fitting():
-                with attempt:
-                    fitted, safe = self._fitted(step, rows)
-                    written = self._apply_at_once(rows, fitted.step, safe, clock)
+            written = Written()
+            for here in self._lanes.cut(step):
+                some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
+                done = apply_at_once(self._row_target, some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
+                written = written.plus(done)
             self._record.note_sync_point(step.applied)
-            return self._tables.settled(fitted, written)
-
-    def _fitted(self, step: RowsStep, rows: pa.Table | None, *, by_rows: bool = False) -> tuple[FittedStep, SafeSpan | None]:
-        """``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
-
-        ``by_rows``: it is written row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
-        """
-        here, how, concerned, safely = step, None, concerned_by(step, rows), self._safe.applies(step.after_ts)
-        known = None if safely else self._tables.kept(concerned)
-        for attempt in self._leased.retrying() if known is None else ():
-            with attempt, self._leased.session(attempt) as session:
-                if safely:
-                    here, how = self._safe.prepared(session, step, self._history())
-                    concerned = concerned_by(here, rows)
-                known = self._tables.kept(concerned)
-                if known is None:
-                    known = self._tables.read(session, concerned)
-        assert known is not None
-        fitted = self._tables.fit(here, concerned, known, how.superseded if how else (), keyed=by_rows == safely)
-        if safely:
-            self._safe.name_reset(fitted.step.tables.values())
-        return fitted, how
-
-    def _apply_at_once(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
-        with clock.timed(Stage.PLAN):
-            plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
-        if not (plan.deletes or plan.writes) and self._record.put_off(step):
-            return Written()
-        with clock.timed(Stage.APPLY, "write"):
-            for attempt in self._leased.retrying():
-                with attempt, transaction(self._leased.sessions.use, attempt) as session:
-                    findings = self._write_rows(session, plan, step)
-        failpoints.point("after-downstream-commit")
-        self._record.stands_at(step.upto_ts, step.applied)
-        return Written(plan.counts.deleted + plan.counts.written, findings)
-
-    def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
-        events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
-        gapped = self._gapped(step)
-        if safe is not None:
-            return planned(SafeSpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped, how=safe))
-        return planned(SpanPlan(events, step.tables, self._limits, flavour=self._flavour, gapped=gapped))
-
-    def _gapped(self, step: RowsStep) -> frozenset[int]:
-        """Ids of the tables of which row changes of ``step`` may have been left out."""
-        skipped = any(step.after_ts < ts <= step.upto_ts for ts in self._settings.ignore_txn_commit_ts)
-        if skipped or self._settings.loopback_control:
-            return frozenset(step.tables)
-        return frozenset(table_id for table_id, _ in step.left_out)
-
-    def _write_rows(self, session: Session, plan: Plan, step: RowsStep) -> tuple[Finding, ...]:
-        """All that belongs to the transaction. The lease is checked here, because ``checked`` may roll back and open another transaction."""
-        for effects in checked(session, self._settings):
-            lease.check(session, self._leased.lease)
-            if not self._record.next_is(session, step):
-                break
-            failpoints.point("before-deletes")
-            effects.run(plan.deletes)
-            failpoints.point("between-phases")
-            effects.run(plan.writes)
-            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-            failpoints.point("before-downstream-commit")
-        return tuple(effects.findings)
-
-    # Rows in parts.
-
-    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
-        """One transaction for each part and phase, by the executors (``Sink.apply_parts``)."""
-        with self._record.one_at_a_time:
-            if not self._record.consistent:
-                # Said before anything about the target's tables, which may be those of the other filters.
-                for attempt in self._leased.retrying():
-                    with attempt, self._leased.fenced(attempt) as session:
-                        self._record.rows.require_same(session, OpenParts(step.after_ts, step.upto_ts, events.parts, self._filters))
-            for attempt in self._tables.fitting():
-                with attempt:
-                    before = attempt.refused.written if isinstance(attempt.refused, PartsOutdated) else Written()
-                    written = before.plus(self._apply_in_parts(events, step, skipped_ts, clock))
             return written
 
-    def _apply_in_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
-        self._record.catch_up()
-        fitted, safe = self._fitted(step, None)
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.fenced(attempt) as session:
-                begun = self._begin_span(session, fitted.step, events.parts, safe)
-        written = Written()
-        if begun:
-            self._record.consistent = False
-            failpoints.point("before-deletes")
-            written = self._write_span(events, fitted.step, safe, skipped_ts, clock)
-            failpoints.point("after-downstream-commit")
-        self._record.stands_at(step.upto_ts, step.applied)
-        self._record.consistent = True
-        self._record.note_sync_point(step.applied)
-        return self._tables.settled(fitted, written)
+    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+        """The net changes in parts, by the executors, or all operations in pieces, from the driver (``Sink.apply_parts``).
 
-    def _begin_span(self, session: Session, step: RowsStep, parts: int, safe: SafeSpan | None) -> bool:
-        """Record that ``step`` is applied in parts from now on; False: it is in the target already."""
-        if not self._record.next_is(session, step):
-            return False
-        self._record.rows.begin_parts(session, OpenParts(step.after_ts, step.upto_ts, parts, self._filters))
-        if safe is not None and not self._safe.open_at(step.after_ts):
-            # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
-            self._record.rows.begin_safe(session, SafeBounds(step.after_ts, step.upto_ts, Reason.PARTS))
-        self._record.save(session, step.after_ts, step.applied, consistent=False)
-        return True
-
-    def _write_span(
-        self, events: KeyedEvents, step: RowsStep, safe: SafeSpan | None, skipped_ts: frozenset[int], clock: StageClock
-    ) -> Written:
-        """Apply all parts, and end the span when the target has all that it has answered: parts that it has lost since are applied again."""
-        how = parallel.PartPlan(
-            (step.after_ts, step.upto_ts),
-            dict(step.tables),
-            self._flavour,
-            self._limits,
-            frozenset(ts for ts in skipped_ts if step.after_ts < ts <= step.upto_ts),
-            step.gone,
-            step.left_out,
-            step.hidden,
-            safe,
-            self._settings.loopback_control,
-        )
-        to = parallel.PartTarget(self._ship(events), self._settings, self._leased.lease, step.after_ts, step.upto_ts, events.parts)
-        written = Written()
-        while True:
-            done = self._apply_phases(events, how, to, clock)
-            written = written.plus(done.written)
-            for attempt in self._leased.retrying():
-                with attempt, self._leased.fenced(attempt) as session:
-                    lost = self._end_span(session, step, to.parts, done.phases)
-            if not lost:
-                return written
-            _log.warning(
-                "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
-                "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
-                lost,
-                *how.span,
-            )
-
-    def _end_span(self, session: Session, step: RowsStep, parts: int, answered: frozenset[tuple[int, str]]) -> int:
-        """How many parts the target lacks that it has answered; if none, the span is closed."""
-        if self._record.next_is(session, step):
-            lost = len(answered - self._record.rows.read(session).parts_done(step.after_ts, step.upto_ts, parts))
-            if lost:
-                return lost
-            self._record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-        failpoints.point("before-downstream-commit")
-        return 0
-
-    def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
-        """Apply all parts in one Spark job if they can run at the same time, else in a second one those that could not wait for the others; in a third one
-        where the target lost deletes meanwhile, which the second has repeated.
+        A span that was begun in parts, or in lanes, is finished so.
         """
-        self._together = self._together and events.parts <= events.frame.sparkSession.sparkContext.defaultParallelism
-        written, answered = Written(), frozenset[tuple[int, str]]()
-        for together in (self._together, False, False):
-            with clock.timed(Stage.APPLY, "write"):
-                try:
-                    done = parallel.apply_phases(events, how, to, together=together)
-                except PartsOutdated as error:
-                    raise PartsOutdated(error, written.plus(error.written)) from error
-            clock.move("write", "plan+delete", done.seconds)
-            written, answered = written.plus(done.written), answered | done.phases
-            if not done.left:
-                return replace(done, written=written, phases=answered)
-            self._together = False
-        raise ApplyError(
-            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written, because markers of finished deletes are missing in "
-            f"{to.apply.checkpoint_schema}.spark_state. Were rows deleted there? Start the Drainer again: the start finishes the span"
-        )
+        with self._record.one_at_a_time:
+            if self._folds(step) or (step.after_ts, step.upto_ts) == self._begun_in_parts:
+                return self._parts.apply(events, step, skipped_ts, clock)
+            written = Written()
+            for span in self._lanes.spans(events, step):
+                with clock.timed(Stage.READ):
+                    rows = without(events.rows_in(span), "commit_ts", skipped_ts)
+                written = written.plus(self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock))
+            return written
 
-    def _ship(self, events: KeyedEvents) -> ShippedTarget:
-        """The target for the executors; broadcast once."""
-        if self._shipped is None:
-            self._shipped = ShippedTarget.of(self._config.target, events.frame.sparkSession.sparkContext.broadcast)
-        return self._shipped
+    def _folds(self, step: RowsStep) -> bool:
+        """Whether net changes are applied; a span that was begun row by row is finished so."""
+        return self._settings.net_change and not self._lanes.is_open(step)
 
     # DDLs.
 

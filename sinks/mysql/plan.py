@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -50,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 )
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, deeper, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, ByKey, OldRows, differ, key_numbers, matches
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Noted, Origin, Phase, Statement, split
+from pyspark_tidb_binlog.sinks.mysql.statements import WHERE, Effect, Noted, Origin, Phase, RowTexts, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,15 +385,17 @@ def _built(tables: Mapping[int, TableAt], limits: PlanLimits, flavour: Flavour, 
 class TableBuilder:
     """Builds the statements for one table from decoded images."""
 
-    def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour = Flavour.MARIADB) -> None:
+    def __init__(
+        self, table: TableAt, limits: PlanLimits, flavour: Flavour = Flavour.MARIADB, *, safe: bool = False, superseded: bool = False
+    ) -> None:
+        """``safe``: the rows may be there in any state, so they are cleared and replaced; ``superseded``: see ``Statement``."""
         self.table = table
         self.info: TableInfo = table.info
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
-        own = {name.lower() for name in table.others}
-        self.changed = tuple(c for c in self.columns if c.name.lower() not in own) if own else self.columns
-        """The columns that a change writes; a new row has all of ``columns``."""
+        self._safe = safe
+        self._superseded = superseded
         # If a key includes a generated column, images do not show whether a row keeps its keys, so every row is deleted and inserted.
         keys = () if self.info.has_computed_key else self.info.unique_keys()
         self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
@@ -414,37 +417,56 @@ class TableBuilder:
         """Statements that write these images, of rows that exist (``CHANGES``) or not (``ADDS``); ``resets``: a finding is that other columns lose values."""
         if not new.rows.num_rows:
             return []
-        names = [c.name for c in self.columns]
-        tail = change_tail([c.name for c in self.changed]) if effect is Effect.CHANGES else b""
-        shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
-        shape = replace(shape, deprecated=len(self.changed)) if tail and self.flavour is Flavour.MYSQL else shape
-        limits = self.limits.max_bytes, self.limits.max_rows
         found = []
         for start, count in _pieces(new.rows):
-            piece = new.slice(start, count)
-            cells = self._cells(piece.rows, self.columns)
-            rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
-            told = self.noted(piece.rows)
-            if resets:
-                words = _MOVED + ", ".join(self.table.others)
-                told.append((FindingKind.VALUE, words, np.ones(count, dtype=bool)))
-            found += split(shape, tail, rows, piece.commit_ts, limits, self._zero_enums(piece.rows), told)
+            found += self.written(new.slice(start, count), effect, resets=resets).split(self.limits.max_bytes)
         return found
 
-    def removal(self, key: Sequence[ColumnInfo]) -> tuple[Statement, bytes]:
-        """A DELETE by ``key``: everything before the first row, and what is behind the last one."""
-        schema, table = self.table.schema, self.table.name
-        if listed(key, self.flavour, self.table.recoded):
-            return self._shape(key_head(schema, table, [c.name for c in key]), Effect.REMOVES, key, key), b")"
-        return replace(self._shape(delete_head(schema, table), Effect.REMOVES, (), key), between=b" OR "), b""
+    def written(self, new: Images, effect: Effect, *, resets: bool = False) -> RowTexts:
+        """The texts of ``writes``."""
+        names = [c.name for c in self.columns]
+        tail = change_tail(names) if effect is Effect.CHANGES else b""
+        shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
+        shape = replace(shape, deprecated=len(names)) if tail and self.flavour is Flavour.MYSQL else shape
+        cells = self._cells(new.rows, self.columns)
+        rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
+        told = self._noted(new.rows)
+        if resets:
+            words = _MOVED + ", ".join(self.table.others)
+            told.append((FindingKind.VALUE, words, np.ones(new.rows.num_rows, dtype=bool)))
+        return RowTexts(shape, tail, rows, new.commit_ts, self.limits.max_rows, self._zero_enums(new.rows), told)
 
-    def keys(self, key: Sequence[ColumnInfo], images: pa.RecordBatch, behind: bytes) -> pa.BinaryArray:
-        """The rows of such a DELETE, each with ``behind`` at its end."""
-        if not listed(key, self.flavour, self.table.recoded):
-            return self._by_conditions(key, images, b"(", b")" + behind)
-        cells = self._sought(images, key)
-        opening, closing = (b"(", b")") if len(key) > 1 else (b"", b"")
-        return join_cells(opening, cells, [b","] * len(cells), closing + behind)
+    def updated(self, match: ByKey | ByColumns, new: Images, source: RowSource) -> RowTexts:
+        """The texts of an UPDATE for each row that ``match`` finds, to its image in ``new``: the row keeps what the target alone has."""
+        cells, schema, name = self._cells(new.rows, self.columns), self.table.schema, self.table.name
+        leads = [f"{quote_name(c.name)}=".encode() for c in self.columns]
+        settings = join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]], b"")
+        if isinstance(match, ByKey):
+            conditions, tail, key = self._by_conditions(match.key, match.rows.images, b"", b""), b"", match.key
+        else:
+            conditions, tail, key = self._conditions(match, match.rows, source), b" LIMIT 1", ()
+        shape = replace(self._shape(f"UPDATE {table_name(schema, name)} SET ".encode(), Effect.UPDATES, (), key), between=b"")
+        rows = pc.binary_join_element_wise(settings, conditions, pa.scalar(WHERE, pa.binary()))
+        begins = pc.binary_length(settings).to_numpy().astype(np.int64) + len(WHERE)
+        return RowTexts(shape, tail, rows, new.commit_ts, 1, self._zero_enums(new.rows), self._noted(new.rows), begins)
+
+    def removed(self, match: ByKey | ByColumns, source: RowSource) -> RowTexts:
+        """The texts of DELETEs that each find one row for each of ``match``."""
+        old, (schema, name) = match.rows, (self.table.schema, self.table.name)
+        commit_ts = source.commit_ts[old.events]
+        if isinstance(match, ByColumns):
+            shape = replace(self._shape(delete_head(schema, name), Effect.REMOVES, ()), between=b"")
+            return RowTexts(shape, b" LIMIT 1", self._conditions(match, old, source), commit_ts, 1)
+        key = match.key
+        if listed(key, self.flavour, self.table.recoded):
+            shape, tail = self._shape(key_head(schema, name, [c.name for c in key]), Effect.REMOVES, key, key), b")"
+            cells = self._sought(old.images, key)
+            opening, closing = (b"(", b")") if len(key) > 1 else (b"", b"")
+            rows = join_cells(opening, cells, [b","] * len(cells), closing + shape.between)
+        else:
+            shape, tail = replace(self._shape(delete_head(schema, name), Effect.REMOVES, (), key), between=b" OR "), b""
+            rows = self._by_conditions(key, old.images, b"(", b")" + shape.between)
+        return RowTexts(shape, tail, rows, commit_ts, self.limits.max_keys)
 
     def _by_conditions(self, key: Sequence[ColumnInfo], images: pa.RecordBatch, opening: bytes, closing: bytes) -> pa.BinaryArray:
         cells = self._sought(images, key)
@@ -458,12 +480,14 @@ class TableBuilder:
         table = table_name(self.table.schema, self.table.name)
         names = tuple(c.name for c in columns), tuple(c.name for c in key)
         origin = Origin(table, int(self.table.version), *names, self.table.own_keys, self.table.folded)
-        return Statement(head, 0, Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE, effect, origin)
+        phase = Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE
+        if self._safe:
+            effect = Effect.CLEARS if phase is Phase.DELETE else Effect.SETTLES
+            head = head if phase is Phase.DELETE else b"REPLACE" + head.removeprefix(b"INSERT")
+        return Statement(head, 0, phase, effect, origin, superseded=self._superseded)
 
-    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
-        shape, tail = self.removal(key)
-        rows = self.keys(key, old.images, shape.between)
-        return split(shape, tail, rows, source.commit_ts[old.events], (self.limits.max_bytes, self.limits.max_keys))
+    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: RowSource) -> list[Statement]:
+        return self.removed(ByKey(key, old), source).split(self.limits.max_bytes)
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
         """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""
@@ -523,7 +547,7 @@ class TableBuilder:
             return values
         return pc.fill_null(values, pa.scalar(zero_value(column), values.type))
 
-    def noted(self, images: pa.RecordBatch) -> list[Noted]:
+    def _noted(self, images: pa.RecordBatch) -> list[Noted]:
         """What is to be said of these new rows whatever the server answers."""
         return noted_in([(c, images.column(c.name)) for c in self.columns], self.flavour)
 

@@ -11,7 +11,7 @@ there. ``cannot_tell_apart`` says which tables have such rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.fold import AFTER, BEFORE, Indexes, Mask, 
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, OldRows, key_numbers
 from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 
 def cannot_tell_apart(info: TableInfo) -> bool:
@@ -99,9 +99,8 @@ class _SafeTable(TableBuilder):
     """The statements of one table; ``rows``: a number for the row of each event."""
 
     def __init__(self, table: TableAt, limits: PlanLimits, flavour: Flavour, rows: Indexes, *, superseded: bool) -> None:
-        super().__init__(table, limits, flavour)
+        super().__init__(table, limits, flavour, safe=True, superseded=superseded)
         self._rows = rows
-        self._superseded = superseded
 
     def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
         """Statements that delete whatever has any unique key of these images, or, if they have none, is like them."""
@@ -126,7 +125,7 @@ class _SafeTable(TableBuilder):
                 found &= ~old.lacks(place)
         return found
 
-    def _by_key(self, key: Sequence[ColumnInfo], old: OldRows, source: RowSource) -> list[Statement]:
+    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: RowSource) -> list[Statement]:
         return super()._by_key(key, self._once(old, [old.images.column(c.name) for c in key], source, by_row=False), source)
 
     def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
@@ -141,12 +140,6 @@ class _SafeTable(TableBuilder):
             codes = np.unique(codes * (int(here.max(initial=0)) + 1) + here, return_inverse=True)[1].astype(np.int64)
         newest = np.argsort(-source.commit_ts[old.events], kind="stable")
         return old.only(np.sort(newest[np.unique(codes[newest], return_index=True)[1]]))
-
-    def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
-        shape = super()._shape(head, effect, columns, key)
-        if effect is Effect.REMOVES:
-            return replace(shape, effect=Effect.CLEARS, superseded=self._superseded)
-        return replace(shape, sql=b"REPLACE" + head.removeprefix(b"INSERT"), effect=Effect.SETTLES, superseded=self._superseded)
 
 
 def _shown(events: pa.Table, hidden: str) -> Mask:

@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
 from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
 
+WHERE = b" WHERE "
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Noted = tuple[FindingKind, str, Mask]
 """A finding that is known before its rows are written: its kind, its words, and its rows."""
@@ -40,6 +41,8 @@ class Effect(enum.StrEnum):
     """The row was deleted earlier in this span and is inserted as it was. If another row has its key, that row stays and this row is left out."""
     CHANGES = "changes"
     """The row exists with the same unique keys; whatever its other columns hold, it is set to the new image."""
+    UPDATES = "updates"
+    """The row exists as it was; an UPDATE of its own sets it to the new image, also its unique keys."""
     CLEARS = "clears"
     """Safe mode: a row like this may exist, and is deleted."""
     SETTLES = "settles"
@@ -75,7 +78,7 @@ class Statement:
     commit_ts: bytes = b""
     """The commit_ts of each row's event: int64, little-endian. A single value = the newest of all rows."""
     begin: int = 0
-    """Offset in ``sql`` where the first row's text begins."""
+    """Offset in ``sql`` where the first row's text begins; of an UPDATE the condition."""
     ends: bytes = b""
     """Offsets in ``sql`` where each row's text ends, without ``between``: int64. A single value for several rows = it cannot be split."""
     zero_enums: tuple[tuple[str, bytes], ...] = ()
@@ -123,8 +126,14 @@ class Statement:
             )
 
     def as_replace(self) -> bytes:
-        """The same rows as a REPLACE, which deletes conflicting rows; for an INSERT only."""
+        """The same rows as a REPLACE, which deletes conflicting rows; for an INSERT or UPDATE only."""
+        if self.effect is Effect.UPDATES:
+            return b"REPLACE INTO" + self.sql[len(b"UPDATE") : self.begin - len(WHERE)]
         return self._rows_alone(b"REPLACE")
+
+    def as_delete(self) -> bytes:
+        """The statement that deletes the row as it was; for an UPDATE only."""
+        return b"DELETE FROM " + self.origin.table.encode() + WHERE + self.sql[self.begin :]
 
     def as_ignore(self) -> bytes:
         """The same rows as an INSERT IGNORE, which skips rows that conflict with existing ones; for an INSERT only."""
@@ -165,50 +174,53 @@ class Ahead:
             yield statement
 
 
-def split(
-    shape: Statement,
-    tail: bytes,
-    rows: pa.BinaryArray,
-    commit_ts: Ints,
-    limits: tuple[int, int],
-    zeros: Sequence[tuple[str, Mask]] = (),
-    noted: Sequence[Noted] = (),
-) -> list[Statement]:
-    """Statements of consecutive rows modelled on ``shape``, whose ``sql`` is everything before the first row.
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTexts:
+    """Rows of one table and effect as texts, of which statements are made."""
 
-    Args:
-        shape: what all the statements have in common.
-        tail: the text after the last row.
-        rows: a text per row that ends in the shape's ``between``, which is removed from a statement's last row.
-        commit_ts: of each row.
-        limits: maximum bytes and rows of a statement; it has at least one row.
-        zeros: ENUM columns and the rows in which they are 0.
-        noted: findings that are known already.
-    """
-    max_bytes, max_rows = limits
-    ends, text = row_ends(rows), text_of(rows)
-    room, gap = max_bytes - len(shape.sql) - len(tail), len(shape.between)
-    found = []
-    first = 0
-    while first < len(rows):
-        begin = int(ends[first - 1]) if first else 0
-        end = int(np.searchsorted(ends, begin + room, side="right"))
-        end = min(max(end, first + 1), first + max_rows)
-        here = slice(first, end)
-        found.append(
-            replace(
-                shape,
-                sql=b"".join((shape.sql, text[begin : int(ends[end - 1]) - gap], tail)),
-                rows=end - first,
-                commit_ts=commit_ts[here].astype("<i8").tobytes(),
-                begin=len(shape.sql),
-                ends=(ends[here] - begin - gap + len(shape.sql)).astype("<i8").tobytes(),
-                zero_enums=tuple((name, _numbers(mask[here])) for name, mask in zeros if mask[here].any()),
-                noted=tuple((kind, words, _numbers(mask[here])) for kind, words, mask in noted if mask[here].any()),
+    shape: Statement
+    """What the statements have in common; its ``sql`` is everything before the first row."""
+    tail: bytes
+    """The text after the last row."""
+    rows: pa.BinaryArray
+    """A text per row that ends in the shape's ``between``, which is removed from a statement's last row."""
+    commit_ts: Ints
+    """Of each row."""
+    max_rows: int
+    """Of a statement."""
+    zeros: Sequence[tuple[str, Mask]] = ()
+    """ENUM columns and the rows in which they are 0."""
+    noted: Sequence[Noted] = ()
+    """Findings that are known already."""
+    begins: Ints | None = None
+    """Where in each text that begins which identifies the row; None: it is the whole text."""
+
+    def split(self, max_bytes: int) -> list[Statement]:
+        """Statements of consecutive rows with at most ``max_bytes`` bytes, but at least one row."""
+        ends, text = row_ends(self.rows), text_of(self.rows)
+        head = self.shape.sql
+        room, gap = max_bytes - len(head) - len(self.tail), len(self.shape.between)
+        found = []
+        first = 0
+        while first < len(self.rows):
+            begin = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, begin + room, side="right"))
+            end = min(max(end, first + 1), first + self.max_rows)
+            here = slice(first, end)
+            found.append(
+                replace(
+                    self.shape,
+                    sql=b"".join((head, text[begin : int(ends[end - 1]) - gap], self.tail)),
+                    rows=end - first,
+                    commit_ts=self.commit_ts[here].astype("<i8").tobytes(),
+                    begin=len(head),
+                    ends=(ends[here] - begin - gap + len(head)).astype("<i8").tobytes(),
+                    zero_enums=tuple((name, _numbers(mask[here])) for name, mask in self.zeros if mask[here].any()),
+                    noted=tuple((kind, words, _numbers(mask[here])) for kind, words, mask in self.noted if mask[here].any()),
+                )
             )
-        )
-        first = end
-    return found
+            first = end
+        return found
 
 
 def _numbers(mask: Mask) -> bytes:

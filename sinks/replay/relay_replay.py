@@ -95,9 +95,7 @@ class RelayReplay(MySQLSink, ReplayRecord):
             return commit_ts
 
         found = self.open(begin, SchemaHistory).progress
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.session(attempt) as session:
-                self._left = self._record.rows.read(session).lanes_at(self.commit_ts)
+        self._left = self._lanes.open
         self._schema_version, self._record.consistent = found.schema_version, found.consistent
         return found
 
@@ -142,7 +140,7 @@ class RelayReplay(MySQLSink, ReplayRecord):
                 changed |= record.tables
         cover, left = read_cover(self._directory), self._left
         relayed = left if left is not None and left.relayed else None
-        own = found.unfinished or (left if not relayed else None)
+        own = found.unfinished if relayed is None else None
         noted = noted_cover(self._directory)
         self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0

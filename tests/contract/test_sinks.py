@@ -36,7 +36,6 @@ from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.mysql import lease_guard
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
@@ -259,8 +258,9 @@ class InRows(InMariaDB):
     """Row by row, in lanes."""
 
     def sink(self, drainer: str = "drainer") -> Sink:
-        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0)
-        return RowSink(DrainerConfig(target=self.server.target(), apply=apply), 1, RowSettings(worker_count=4, txn_batch=2))
+        by_row: dict[str, Any] = {"net_change": False, "worker_count": 4, "txn_batch": 2}
+        apply = ApplyConfig(drainer=drainer, checkpoint_schema=SCHEMA, lease_timeout=1.0, **by_row)
+        return MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
 
 
 class Relayed(InRows):

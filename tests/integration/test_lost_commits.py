@@ -23,13 +23,11 @@ from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict
 from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows import row_lanes
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.replay import file_replay
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay
 from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
@@ -87,10 +85,9 @@ class Pair:
     def query(self, sql: str) -> list[Any]:
         return run_sql(self.server, sql)
 
-    def sink(self, *settings: RowSettings) -> MySQLSink:
-        apply = ApplyConfig(lease_timeout=5.0, on_finding="stop", log_row_data=True)
-        config = DrainerConfig(target=self.server.target(), apply=apply)
-        made = RowSink(config, 1, *settings) if settings else MySQLSink(config, 1)
+    def sink(self, **settings: Any) -> MySQLSink:
+        apply = ApplyConfig(lease_timeout=5.0, on_finding="stop", log_row_data=True, **settings)
+        made = MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
         made.open(lambda target, commit_ts: AT if commit_ts is None else commit_ts, lambda: HISTORY)
         return made
 
@@ -180,12 +177,12 @@ def test_parts_that_the_target_has_lost_are_applied_again(
     sink.close()
 
 
-SETTINGS = RowSettings(worker_count=2, txn_batch=3, conflict=Conflict.GROUPS)
+BY_ROW: dict[str, Any] = {"net_change": False, "worker_count": 2}
 
 
 def test_lanes_that_the_target_has_lost_are_seen_before_the_checkpoint_moves(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = changes([(None, (i, i)) for i in range(2, 42)])
-    sink = pair.sink(SETTINGS)
+    sink = pair.sink(**BY_ROW, txn_batch=3)
     one_by_one(pair, monkeypatch, lost={0})
     with pytest.raises(
         ApplyError, match=r"the target has lost transactions that it had committed: its lanes up to 30 had done .* Start the Drainer"
@@ -193,7 +190,7 @@ def test_lanes_that_the_target_has_lost_are_seen_before_the_checkpoint_moves(pai
         sink.apply(rows, step_of(rows, AT, UPTO), StageClock())
     sink.close()
     monkeypatch.undo()
-    again = pair.sink(SETTINGS)
+    again = pair.sink(**BY_ROW, txn_batch=3)
     assert again.commit_ts == AT
     assert again.apply(rows, step_of(rows, AT, UPTO), StageClock()).findings == ()
     assert sorted(pair.query("SELECT id FROM d.t WHERE id < 42")) == [(i,) for i in range(1, 42)]
@@ -205,8 +202,7 @@ def test_a_round_does_not_begin_without_the_earlier_ones(pair: Pair, monkeypatch
     """Two rows, each in a lane of its own, then the value of the one goes over to the other: a round of its own."""
     first, second = IDS[:2]
     rows = changes([((first, first), (first, -1)), ((second, second), (second, -2)), ((second, -2), (second, first))])
-    settings = RowSettings(worker_count=2, txn_batch=1, conflict=Conflict.GROUPS)
-    sink = pair.sink(settings)
+    sink = pair.sink(**BY_ROW, txn_batch=1)
     runs = one_by_one(pair, monkeypatch, lost={0, 1})
     with pytest.raises(ApplyError, match="the target has lost transactions"):
         sink.apply(rows, step_of(rows, AT, UPTO), StageClock())
@@ -214,7 +210,7 @@ def test_a_round_does_not_begin_without_the_earlier_ones(pair: Pair, monkeypatch
     assert pair.query(f"SELECT u FROM d.t WHERE id = {second}") == [(second,)]
     sink.close()
     monkeypatch.undo()
-    again = pair.sink(settings)
+    again = pair.sink(**BY_ROW, txn_batch=1)
     assert again.apply(rows, step_of(rows, AT, UPTO), StageClock()).findings == ()
     assert pair.query(f"SELECT id, u FROM d.t WHERE id IN ({first}, {second}) ORDER BY id") == [(first, -1), (second, first)]
     again.close()

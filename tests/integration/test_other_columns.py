@@ -24,7 +24,6 @@ from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
@@ -70,10 +69,9 @@ class Place:
 
     def opened(self) -> MySQLSink:
         if self.sink is None:
-            apply = ApplyConfig(checkpoint_schema=SCHEMA, **self.settings)
-            config = DrainerConfig(target=self.server.target(), apply=apply)
-            rows = RowSettings(worker_count=2, txn_batch=100, safe_mode=apply.safe_mode)
-            self.sink = RowSink(config, 1, rows) if self.way == "row by row" else MySQLSink(config, 1)
+            how: dict[str, Any] = {"net_change": self.way != "row by row", "worker_count": 2, "txn_batch": 100}
+            apply = ApplyConfig(checkpoint_schema=SCHEMA, **how, **self.settings)
+            self.sink = MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
             self.sink.open(lambda target, ts: self.after_ts if ts is None else ts, SchemaHistory)
         return self.sink
 

@@ -11,8 +11,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.private_mysql import MYSQLD
 
@@ -45,7 +45,7 @@ def life(mariadb: PrivateMariaDB) -> Life:
 
     def live(**settings: bool) -> None:
         config = DrainerConfig(target=mariadb.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, **settings))  # type: ignore[arg-type]
-        sink = RowSink(config, 1, RowSettings(worker_count=1))
+        sink = MySQLSink(config, 1)
         try:
             sink.open(lambda _, ts: 100 if ts is None else ts, SchemaHistory)
         finally:

@@ -162,7 +162,7 @@ def test_a_part_that_is_late_with_its_deletes_is_waited_for(
     assert found(server) == [(i, IDS[(n + 1) % len(IDS)]) for n, i in enumerate(IDS)]
     # The one part gave up waiting, the other one found all deletes done; and from then on there are two jobs.
     assert calls == [True, False]
-    assert not sink._together
+    assert not sink._parts._together
 
 
 def test_markers_that_are_not_as_they_were_written_are_an_error(
@@ -182,7 +182,7 @@ def test_markers_that_are_not_as_they_were_written_are_an_error(
 @pytest.mark.parametrize("together", [True, False])
 def test_most_parts_have_no_rows(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession", together: bool) -> None:
     """Each leaves its marker all the same."""
-    sink._together = together
+    sink._parts._together = together
     parts = 2 if together else 7
     assert apply(spark, sink, [event(0, {1: IDS[0], 2: IDS[0]}, {1: IDS[0], 2: IDS[0] + 1})], parts).rows == 2
     assert found(server)[0] == (IDS[0], IDS[0] + 1)

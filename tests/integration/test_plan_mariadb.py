@@ -32,8 +32,7 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.attempts import run_checked
 from tests.support.golden_case import GOLDEN
@@ -359,10 +358,9 @@ def test_deletes_by_key_use_the_index(d: Session, definition: str, at: TableAt, 
         elif i % 2:
             events.delete(a, b, rowid=i)
     batch = operations_of(events.table(), {TABLE_ID: at})
-    operations = OpStatements(batch, PlanLimits(), d.flavour, safe=False)
-    joined = operations.joined(range(len(batch)), keys_of(batch).lists())
+    joined = OpPlan(batch, keys_of(batch), PlanLimits(), d.flavour, safe=False).statements(range(len(batch)))
     assert len(joined) < 30
-    assert as_expected(d, joined)
+    assert run_checked(d, ApplyConfig(on_finding="stop"), joined) == ()
     d.commit()
     assert d.query("SELECT count(*) FROM t") == [(0,)]
 

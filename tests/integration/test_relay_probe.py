@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.jobs.stream.targets import sink_of
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink
 
 
@@ -109,7 +109,7 @@ def test_the_sink_is_relayed_only_with_a_directory(tmp_path: Path) -> None:
     from pyspark_tidb_binlog.conf.model import TableRoute
 
     plain = config_of("127.0.0.1:1")
-    assert type(sink_of(plain, 7, lambda seconds: None)) is RowSink
+    assert type(sink_of(plain, 7, lambda seconds: None)) is MySQLSink
     relayed = config_of("127.0.0.1:1", log_dir=str(tmp_path))
     assert type(sink_of(relayed, 7, lambda seconds: None)) is RelayedSink
     hiding = replace(relayed, apply=replace(relayed.apply, routes=(TableRoute(db_name="d", tbl_name="t", where="id > 1"),)))

@@ -28,7 +28,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.record import SafeBounds
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
@@ -75,8 +74,8 @@ class Target:
 
     def life(self, *, by_row: bool = False, version: int = 3, **settings: Any) -> MySQLSink:
         self.close()
-        config = DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=SCHEMA, **settings))
-        self.sink = RowSink(config, 1, RowSettings(worker_count=2)) if by_row else MySQLSink(config, 1)
+        apply = ApplyConfig(checkpoint_schema=SCHEMA, net_change=not by_row, worker_count=2, **settings)
+        self.sink = MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
         self.opened = self.sink.open(lambda target, ts: BEGIN if ts is None else ts, lambda: HISTORY)
         self.version = version
         return self.sink

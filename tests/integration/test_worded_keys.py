@@ -15,7 +15,6 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.target_rows import run_sql
 
@@ -51,10 +50,8 @@ def ask(server: PrivateMariaDB, sql: str) -> list[Any]:
 
 @pytest.mark.parametrize("enum", [("x", "it's"), ("x", "")], ids=["words", "an empty one"])
 @pytest.mark.parametrize("safe_mode", [False, True])
-@pytest.mark.parametrize("rows", [None, RowSettings(worker_count=2, txn_batch=50)], ids=["net changes", "row by row"])
-def test_all_rows_of_a_statement_are_found(
-    server: PrivateMariaDB, enum: tuple[str, str], safe_mode: bool, rows: RowSettings | None
-) -> None:
+@pytest.mark.parametrize("net_change", [True, False])
+def test_all_rows_of_a_statement_are_found(server: PrivateMariaDB, enum: tuple[str, str], safe_mode: bool, net_change: bool) -> None:
     known = history_of(enum, ("a", "b", "c"))
     at = known.table_at(10, 2)
     assert at is not None
@@ -62,9 +59,9 @@ def test_all_rows_of_a_statement_are_found(
     words = ", ".join("'" + word.replace("'", "''") + "'" for word in enum)
     key = f"id INT, e ENUM({words}) NOT NULL, s SET('a', 'b', 'c') NOT NULL, PRIMARY KEY (id, e, s)"
     ask(server, f"CREATE TABLE {DATABASE}.t ({key}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    settings = ApplyConfig(checkpoint_schema="worded_marks", on_finding="record", safe_mode=safe_mode, sql_mode="")
-    config = DrainerConfig(target=server.target(), apply=settings)
-    sink = MySQLSink(config, 1) if rows is None else RowSink(config, 1, rows)
+    how: dict[str, Any] = {"net_change": net_change, "worker_count": 2, "txn_batch": 50, "safe_mode": safe_mode}
+    settings = ApplyConfig(checkpoint_schema="worded_marks", on_finding="record", sql_mode="", **how)
+    sink = MySQLSink(DrainerConfig(target=server.target(), apply=settings), 1)
     sink.open(lambda target, commit_ts: 20 if commit_ts is None else commit_ts, lambda: known)
     images = [{1: number, 2: enum_value, 3: number % 8} for number in range(8) for enum_value in (0, 1, 2)]
 

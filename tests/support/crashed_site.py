@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
@@ -118,7 +118,7 @@ class CrashedSite:
         self, events: Sequence[Event], span: tuple[int, int], checkpoint: CheckpointConfig | None = None, data_dir: str = ""
     ) -> tuple[Finding, ...]:
         """A life with the upstream, without a relay log, that applies one step; the upstream's time is 500."""
-        sink = RowSink(self.config(checkpoint, data_dir), CLUSTER, RowSettings(net_change=True), now=lambda: 500)
+        sink = MySQLSink(self.config(checkpoint, data_dir), CLUSTER, now=lambda: 500)
         try:
             opened = sink.open(lambda _, found: span[0] if found is None else found, SchemaHistory)
             assert opened.progress.commit_ts == span[0]
@@ -127,9 +127,9 @@ class CrashedSite:
         finally:
             sink.close()
 
-    def relayed(self) -> tuple[RelayedSink, RowSink]:
+    def relayed(self) -> tuple[RelayedSink, MySQLSink]:
         """A life with the upstream and the relay log; the upstream's time is 500."""
-        behind = RowSink(self.config(), CLUSTER, RowSettings(net_change=True), now=lambda: 500)
+        behind = MySQLSink(self.config(), CLUSTER, now=lambda: 500)
         log = RelayLog(self.log_dir, 10 << 20, RelayStream(CLUSTER, ""))
         return RelayedSink(behind, log, FORM, RelaySettings(every_step=False)), behind
 

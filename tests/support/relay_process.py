@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConf
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.replay import relay_replay
@@ -44,11 +44,16 @@ class RelayTask:
     """
     log_dir: str
 
-    def sink_settings(self) -> RowSettings:
-        return RowSettings(**{k: v for k, v in self.settings.items() if k not in ("max_file_bytes", "file_limit", "recovers")})
-
     def config(self) -> DrainerConfig:
-        apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True)
+        given = {k: v for k, v in self.settings.items() if k not in ("max_file_bytes", "file_limit", "recovers")}
+        fixed: dict[str, Any] = {
+            "checkpoint_schema": SCHEMA,
+            "lease_timeout": 5.0,
+            "on_finding": "stop",
+            "log_row_data": True,
+            "net_change": False,
+        }
+        apply = ApplyConfig(**(fixed | given))
         return DrainerConfig(target=self.target, apply=apply, relay=RelayConfig(self.log_dir))
 
 
@@ -80,7 +85,7 @@ def stream_until(task: RelayTask) -> None:
     """Apply the rest of the history, as the stream does that has the upstream."""
     history, events, ends = made(task.seed, task.batches)
     log = RelayLog(Path(task.log_dir), task.settings.get("max_file_bytes", 10 << 20), STREAM)
-    behind = RowSink(task.config(), CLUSTER, task.sink_settings())
+    behind = MySQLSink(task.config(), CLUSTER)
     sink = RelayedSink(behind, log, SecondaryBinlogs(process_zone()), RelaySettings(every_step=True))
     try:
         found = sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory).progress

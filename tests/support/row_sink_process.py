@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetCon
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, half_keyed, keyless, two_keys
 
 SCHEMA = "row_marks"
@@ -53,7 +53,7 @@ class Task:
     cuts: list[int] | None
     """By which commit_ts it is applied; None = as it was made."""
     settings: dict[str, Any]
-    """Of the sink."""
+    """Of the sink: fields of ``ApplyConfig``."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def _main(task: Task, env: dict[str, str], said: str) -> None:
     os.environ.update(env)
     os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
     history, events, ends = made(task.seed, task.batches)
-    apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True)
-    sink = RowSink(DrainerConfig(target=task.target, apply=apply), 1, RowSettings(**task.settings))
+    given: dict[str, Any] = {"net_change": False} | task.settings
+    apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True, **given)
+    sink = MySQLSink(DrainerConfig(target=task.target, apply=apply), 1)
     sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
     for upto_ts in task.cuts or ends:
         if upto_ts > sink.commit_ts:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch
 from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
@@ -64,8 +63,3 @@ def _fingerprint(batch: RowBatch, made: Schedule) -> str:
         digest.update(f"{piece.table.schema}.{piece.table.name} {int(piece.op)}".encode())
         digest.update(np.ascontiguousarray(piece.places, dtype="<i8").tobytes())
     return digest.hexdigest()
-
-
-def identifies_rows(info: TableInfo) -> bool:
-    """Whether a table has a unique key without NULL, which distinguishes all its rows."""
-    return any(all(column.not_null for column in key) for key in info.unique_keys())

@@ -7,11 +7,12 @@ a lane fails, the others begin no further transaction, and its error is raised.
 TiDB has no shared row locks, so transactions of several lanes conflict on the lease row and are retried: one lane is best there.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -19,123 +20,59 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checked import SKIPPING, checked
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
-from pyspark_tidb_binlog.sinks.mysql.rows.op_run import as_expected, closely
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import JoinedOps, OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
 
 
 @dataclass(frozen=True, slots=True)
-class RowWriter:
-    """Writes operations of one batch."""
+class LaneWriter:
+    """Writes operations of an open span: what they are, and where it is recorded which of them are done."""
 
-    operations: OpStatements
-    keys: Sequence[Sequence[int]]
-    """The keys of each operation."""
-    settings: ApplyConfig
-    lease: Lease
-
-    def joined(self, places: Sequence[int]) -> Sequence[JoinedOps]:
-        """The statements of these operations, if each has its expected effect."""
-        return self.operations.joined(places, self.keys)
-
-    def runs(self, session: Session, places: Sequence[int], statements: Sequence[JoinedOps]) -> Iterator["OperationRun"]:
-        """Yield what runs the operations in the open transaction of ``session``; again, after a rollback, if an effect is not the expected one.
-
-        The block does everything that belongs to the transaction.
-        """
-        run = OperationRun(self, session, places, statements)
-        yield run
-        if run.doubtful:
-            session.rollback()
-            session.begin()
-            yield run
-
-
-@dataclass(slots=True)
-class OperationRun:
-    """Operations of one transaction."""
-
-    writer: RowWriter
-    session: Session
-    places: Sequence[int]
-    statements: Sequence[JoinedOps]
-    doubtful: bool = field(default=False, init=False)
-    """Whether they are to be run one by one."""
-    findings: tuple[Finding, ...] = field(default=(), init=False)
-
-    def execute(self) -> bool:
-        """Run the operations, the second time one by one; False: they are to be run a second time."""
-        operations = self.writer.operations
-        if self.doubtful:
-            self.findings = closely(self.session, self.writer.settings, operations, self.places)
-            return True
-        noted = any(place in operations.noted for place in self.places)
-        self.doubtful = noted or not as_expected(self.session, self.statements)
-        return not self.doubtful
-
-
-@dataclass(frozen=True, slots=True)
-class LaneRecord:
-    """Where the lanes of an open span are recorded, and their transactions."""
-
+    plan: OpPlan
     record: Record
     lanes: OpenLanes
     """As they begin."""
+    settings: ApplyConfig
+    lease: Lease
+    way_out: str = SKIPPING
+    """As for ``checked``."""
 
     def write(
-        self,
-        writer: RowWriter,
-        places: Sequence[int],
-        sessions: Sessions,
-        policy: RetryPolicy,
-        *,
-        lane: int = 0,
-        before: int = 0,
-        ends: Sequence[int] = (),
-    ) -> tuple[Finding, ...]:
+        self, places: Sequence[int], sessions: Sessions, policy: RetryPolicy, *, lane: int = 0, before: int = 0, ends: Sequence[int] = ()
+    ) -> Sequence[Finding]:
         """Write operations of ``lane`` in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings.
 
         ``before``: how many operations of the lane come before; ``ends``: how many each lane must have done.
         """
-        statements, counts = writer.joined(places), (before, before + len(places))
+        statements = self.plan.statements(places)
         for attempt in retrying(policy):
             with attempt, transaction(sessions, attempt) as session:
-                for run in writer.runs(session, places, statements):
-                    lease.check(session, writer.lease)
+                for effects in checked(session, self.settings, self.way_out, savepoints=False):
+                    lease.check(session, self.lease)
                     if ends:
-                        self.require_done(session, ends)
-                    if not self.record.advance(session, self.lanes, lane, *counts):
+                        self.record.require_done(session, self.lanes, ends)
+                    if not self.record.advance(session, self.lanes, lane, before, before + len(places)):
                         break
-                    if run.execute():
-                        failpoints.point("before-rows-commit")
+                    effects.run(statements)
+                    failpoints.point("before-rows-commit")
         failpoints.point("after-rows-commit")
-        return run.findings
-
-    def require_done(self, session: Session, ends: Sequence[int]) -> None:
-        """Check what each lane has done (``Record.require_done``)."""
-        self.record.require_done(session, self.lanes, ends)
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionSize:
-    """How many operations one transaction has at most."""
-
-    operations: int
-    seconds: float
-    """A transaction has fewer operations while the last transaction of its lane took longer than this."""
+        return effects.findings
 
 
 class Lanes:
     """Connections and threads of the lanes; opened when they are needed."""
 
-    def __init__(self, connect: Callable[[], Session], lease_timeout: float, retry_policy: RetryPolicy, size: TransactionSize) -> None:
-        self._open = partial(KeptSessions, connect, lease_timeout)
+    def __init__(self, connect: Callable[[], Session], settings: ApplyConfig, retry_policy: RetryPolicy) -> None:
+        self._open = partial(KeptSessions, connect, settings.lease_timeout)
         self._retry_policy = retry_policy
-        self._size = size
+        self._most = settings.txn_batch
+        self._seconds = settings.txn_batch_time or math.inf
+        """A transaction has fewer operations while the last transaction of its lane took longer than this."""
         self._sessions: list[KeptSessions] = []
         self._waiting: dict[int, TransientError | None] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -147,9 +84,7 @@ class Lanes:
         """A transient error that a lane is retrying."""
         return next((error for error in list(self._waiting.values()) if error is not None), None)
 
-    def run(
-        self, writer: RowWriter, rounds: Sequence[Mapping[int, Sequence[int]]], done: Sequence[int], record: LaneRecord
-    ) -> tuple[Finding, ...]:
+    def run(self, writer: LaneWriter, rounds: Sequence[Mapping[int, Sequence[int]]], done: Sequence[int]) -> tuple[Finding, ...]:
         """Apply the operations of each round by lane, except for the first ``done`` ones of each lane; returns the findings."""
         left, position = list(done), [0] * len(done)
         findings: list[Finding] = []
@@ -163,7 +98,7 @@ class Lanes:
                 begin = position[lane] + skipped
                 position[lane] += len(places)
                 if skipped < len(places):
-                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, behind, record)
+                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, behind)
             for found in self._together(jobs):
                 findings += found
         return tuple(findings)
@@ -196,13 +131,11 @@ class Lanes:
         for future in failed or futures:
             yield future.result()
 
-    def _lane(
-        self, lane: int, writer: RowWriter, places: Sequence[int], begin: int, behind: Sequence[int], record: LaneRecord
-    ) -> list[Finding]:
+    def _lane(self, lane: int, writer: LaneWriter, places: Sequence[int], begin: int, behind: Sequence[int]) -> list[Finding]:
         """One lane's operations of a round, the first of which is its number ``begin``; ``behind``: how many each lane did in earlier rounds."""
         retry_policy = replace(self._retry_policy, tell=partial(self._tell, lane))
         findings: list[Finding] = []
-        at, count = 0, self._size.operations
+        at, count = 0, self._most
         while at < len(places):
             if self._closed.is_set() or self._failed.is_set():
                 raise ApplyError(f"lane {lane} stops before operation {begin + at}: another lane has failed, or the stream is being closed")
@@ -210,15 +143,15 @@ class Lanes:
             begun = time.monotonic()
             # Later ones of the lane cannot be there without the first.
             sessions, ends = self._sessions[lane].use, () if at else behind
-            findings += record.write(writer, here, sessions, retry_policy, lane=lane, before=begin + at, ends=ends)
+            findings += writer.write(here, sessions, retry_policy, lane=lane, before=begin + at, ends=ends)
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
         return findings
 
     def _next_count(self, count: int, seconds: float) -> int:
-        if seconds > self._size.seconds:
-            return max(1, int(count * self._size.seconds / seconds))
-        return min(self._size.operations, count * 2)
+        if seconds > self._seconds:
+            return max(1, int(count * self._seconds / seconds))
+        return min(self._most, count * 2)
 
     def _tell(self, lane: int, error: TransientError | None) -> None:
         self._waiting[lane] = error

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sink import RowSettings, RowSink
+from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSink
 
 
@@ -31,16 +29,9 @@ def config(db_type: str = "mysql", **apply: Any) -> DrainerConfig:
 
 
 @pytest.mark.shows("syncer.db-type")
-@pytest.mark.parametrize(("db_type", "kind"), [("mysql", RowSink), ("tidb", RowSink), ("file", MessageSink), ("kafka", MessageSink)])
+@pytest.mark.parametrize(("db_type", "kind"), [("mysql", MySQLSink), ("tidb", MySQLSink), ("file", MessageSink), ("kafka", MessageSink)])
 def test_each_type_has_its_sink(db_type: str, kind: type) -> None:
     assert type(targets.sink_of(config(db_type), 7, lambda seconds: None)) is kind
-
-
-def test_settings_of_row_operations() -> None:
-    assert targets.row_settings(ApplyConfig()) == RowSettings(net_change=True, worker_count=16, txn_batch=20, txn_seconds=math.inf)
-    given = ApplyConfig(net_change=False, worker_count=3, txn_batch=5, txn_batch_time=0.5, enable_dispatch=False, safe_mode=True)
-    assert targets.row_settings(given) == RowSettings(False, 3, 5, 0.5, Conflict.GROUPS, dispatch=False, safe_mode=True)
-    assert targets.row_settings(dataclasses.replace(given, enable_detect=False)).conflict is Conflict.OFF
 
 
 @pytest.mark.shows("syncer.to.kafka-client-id")

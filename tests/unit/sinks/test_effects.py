@@ -6,8 +6,12 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.engine.causality import keys_of
+from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned, judge, touched
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, plan_rows, table
 
@@ -25,6 +29,15 @@ CHANGES = statement(Events(AT).update((1, 1), (1, 2)).update((2, 1), (2, 2)).upd
 CHANGES_ONE = statement(Events(AT).update((1, 1), (1, 2)))
 REMOVES = statement(Events(AT).delete(1, 1).delete(2, 1))
 ZEROS = statement(Events(AT).insert(1, 0).insert(2, 1).insert(3, 0))
+
+
+def an_update() -> Statement:
+    batch = operations_of(Events(AT).update((1, 1), (1, 2)).table(), {TABLE_ID: AT})
+    (found,) = OpPlan(batch, keys_of(batch), PlanLimits(), Flavour.MARIADB, safe=False).statements([0])
+    return found
+
+
+UPDATES = an_update()
 
 
 def info(records: int, duplicates: int, warnings: int = 0) -> str:
@@ -45,6 +58,9 @@ def info(records: int, duplicates: int, warnings: int = 0) -> str:
         (CHANGES, StatementResult(3, info(3, 0)), 0),
         (CHANGES, StatementResult(5, "0Datensätze: 3  Duplikate: 2  Warnungen: 0"), 2),
         (CHANGES, StatementResult(5), 2),  # no info: an odd count still tells
+        (UPDATES, StatementResult(1, "Rows matched: 1  Changed: 1  Warnings: 0"), 1),
+        (UPDATES, StatementResult(0, "Rows matched: 1  Changed: 0  Warnings: 0"), 1),
+        (UPDATES, StatementResult(0, "Rows matched: 0  Changed: 0  Warnings: 0"), 0),
         (CHANGES_ONE, StatementResult(2), 1),
         (CHANGES_ONE, StatementResult(0), 1),
         (CHANGES_ONE, StatementResult(1), 0),

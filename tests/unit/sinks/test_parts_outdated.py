@@ -26,7 +26,7 @@ def test_findings_of_parts_that_were_committed_are_told(monkeypatch: pytest.Monk
         return Written(4, (LATE,))
 
     sink = MySQLSink(DrainerConfig(), 1)
-    monkeypatch.setattr(sink, "_apply_in_parts", apply_in_parts)
+    monkeypatch.setattr(sink._parts, "_apply", apply_in_parts)
     if times == 1:
         assert sink.apply_parts(cast(Any, None), RowsStep(0, 1, 1, {}), frozenset(), StageClock()) == Written(7, (EARLY, LATE))
     else:

@@ -1,5 +1,7 @@
 """The SQL of single row operations, and which of them become one statement."""
 
+import dataclasses
+
 import pytest
 
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -7,7 +9,8 @@ from pyspark_tidb_binlog.sinks.engine.causality import keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.rows.row_sql import OpStatements
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table, text
 
 KEYED = table([column("id", flag=INT_PK), text("u"), column("n")], [index("u", ("u", -1))], handle="int")
@@ -18,8 +21,8 @@ PAIR = table([column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMA
 def sql(at: TableAt, events: Events, *, safe: bool = False, limits: PlanLimits | None = None) -> list[str]:
     """The statements of all operations in one transaction."""
     batch = operations_of(events.table(), {TABLE_ID: at})
-    made = OpStatements(batch, limits or PlanLimits(), Flavour.MARIADB, safe=safe)
-    return [one.sql.decode() for one in made.joined(range(len(batch)), keys_of(batch).lists())]
+    made = OpPlan(batch, keys_of(batch), limits or PlanLimits(), Flavour.MARIADB, safe=safe)
+    return [one.sql.decode() for one in made.statements(range(len(batch)))]
 
 
 def test_plain() -> None:
@@ -93,10 +96,28 @@ def test_a_statement_has_its_limits() -> None:
     assert len(sql(KEYED, events, limits=PlanLimits(max_bytes=10))) == 5
 
 
-def test_a_row_of_an_update_is_known_by_its_condition() -> None:
-    batch = operations_of(Events(KEYED).update((1, "a", 0), (1, "b", 1)).table(), {TABLE_ID: KEYED})
-    made = OpStatements(batch, PlanLimits(), Flavour.MARIADB, safe=False)
-    (one,) = made.texts(0)
-    assert made.single(0, one).row_text() == b"`id`=1"
-    assert made.single(0, one).newest_ts == 1001
-    assert [text.decode() for text in made.mended(0)] == ["REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'b',1)"]
+def test_a_row_of_an_update_is_known_by_its_condition_and_can_be_written_whatever_is_there() -> None:
+    events = Events(KEYED).update((1, "a", 0), (1, "b", 1))
+    batch = operations_of(events.table(), {TABLE_ID: KEYED})
+    (one,) = OpPlan(batch, keys_of(batch), PlanLimits(), Flavour.MARIADB, safe=False).statements([0])
+    assert one.row_text() == b"`id`=1"
+    assert (one.newest_ts, one.effect) == (1001, Effect.UPDATES)
+    assert one.as_delete() == b"DELETE FROM `d`.`t` WHERE `id`=1"
+    assert one.as_replace() == b"REPLACE INTO `d`.`t` SET `id`=1,`u`='b',`n`=1"
+
+
+def test_joined_rows_can_be_cut_again() -> None:
+    events = Events(KEYED).insert(1, "it's", 2).delete(9, "z", 0).insert(3, None, 4).delete(8, "y", 0)
+    batch = operations_of(events.table(), {TABLE_ID: KEYED})
+    inserted, deleted = OpPlan(batch, keys_of(batch), PlanLimits(), Flavour.MARIADB, safe=False).statements(range(4))
+    assert [row.row_text() for row in inserted.cut()] == [b"(1,'it''s',2)", b"(3,NULL,4)"]
+    assert [(row.sql, row.newest_ts) for row in deleted.cut()] == [
+        (b"DELETE FROM `d`.`t` WHERE `id` IN (9)", 1002),
+        (b"DELETE FROM `d`.`t` WHERE `id` IN (8)", 1004),
+    ]
+
+
+def test_rows_that_a_key_of_the_targets_own_may_conflict_with_stay_in_order() -> None:
+    at = dataclasses.replace(KEYED, own_keys=("n",))
+    events = Events(at).insert(1, "a", 1).delete(2, "b", 2).insert(3, "c", 2)
+    assert [s.split()[0] for s in sql(at, events)] == ["INSERT", "DELETE", "INSERT"]

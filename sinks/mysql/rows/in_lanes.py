@@ -1,0 +1,266 @@
+"""Applies every row operation of a step (``net-change = false``). [db]
+
+    step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
+
+With ``enable-dispatch = false`` each upstream transaction is one transaction with its checkpoint, and so is a step of at most ``txn-batch`` operations. Other
+steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``Record.begin_lanes``), and end with ``consistent`` true and
+without that record. Promises:
+
+* Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
+* If other operations come (other filters, another history, another cut of the span), the open span is applied again in safe mode from the
+  checkpoint. Afterwards every row that has a unique key without NULL is as upstream. Other tables are named: an INSERT may be applied twice,
+  a DELETE may delete another equal row. The same holds in safe mode, and where a Drainer without this record finishes the span.
+* With ``on-finding = stop`` the lanes without a finding may be ahead; the restart continues as after a crash.
+
+The driver fetches a step applied in parts in pieces of about ``atomic-rows``, each recorded by itself. An upstream transaction is one piece.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
+from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.at_once import write_at_once
+from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
+from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan
+from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import Lanes, LaneWriter
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+class InLanes:
+    """The lanes of one target's spans."""
+
+    def __init__(self, target: RowTarget, connect: Callable[[], Session], retry_policy: RetryPolicy) -> None:
+        """Accesses nothing. ``connect`` opens a session."""
+        self._target = target
+        self._lanes = Lanes(connect, target.settings, retry_policy)
+        self.open: OpenLanes | None = None
+        """The span that is in the target in part."""
+        self._interrupted = False
+        """Whether the lanes ended with an error: where they are is in the target."""
+
+    @property
+    def waiting_for(self) -> TransientError | None:
+        """The target's transient error while it is being retried."""
+        return self._lanes.waiting_for
+
+    def close(self) -> None:
+        """Close the connections; safe to call twice."""
+        self._lanes.close()
+
+    # The open span.
+
+    def is_open(self, step: RowsStep) -> bool:
+        """Whether ``step`` begins within the open span. After an error of the lanes it is read again where each lane is."""
+        if self._interrupted:
+            for attempt in self._target.leased.retrying():
+                with attempt, self._target.leased.session(attempt) as session:
+                    self.open = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
+            self._interrupted = False
+        return self.open is not None and step.after_ts < self.open.upto_ts
+
+    def cut(self, step: RowsStep) -> Iterator[RowsStep]:
+        """``step``, in two where the open span ends within it."""
+        if self.is_open(step) and self.open is not None and (end := self.open.upto_ts) < step.upto_ts:
+            yield replace(step, upto_ts=end)
+            step = replace(step, after_ts=end)
+        yield step
+
+    def spans(self, events: KeyedEvents, step: RowsStep) -> Iterator[Span]:
+        """The spans of ``step`` that are fetched one after the other: the open one as it was begun."""
+        for here in self.cut(step):
+            if self.is_open(here):
+                yield here.after_ts, here.upto_ts
+            else:
+                yield from _pieces(events, here, self._target.settings.atomic_rows)
+
+    # One step, either within the open span or outside.
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """All operations of ``step``; in one transaction if they are few."""
+        target, here = self._target, step
+        for attempt in target.tables.fitting():
+            with attempt:
+                if attempt.refused is not None:
+                    # Without dispatch, transactions of the step may have been committed before one was refused.
+                    here = replace(step, after_ts=target.record.commit_ts)
+                    rows = rows_between(rows, here.after_ts, here.upto_ts)
+                fitted, _ = target.fitted(here, rows, by_rows=True)
+                written = self._apply(rows, fitted.step, clock)
+        return target.tables.settled(fitted, written)
+
+    def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        target, record = self._target, self._target.record
+        with clock.timed(Stage.PLAN):
+            batch = _operations(rows, step)
+            keys = keys_of(batch)
+            if not len(batch) and not self.is_open(step) and record.put_off(step):
+                return Written()
+            how = self._how(batch, keys, step)
+            plan = OpPlan(batch, keys, target.limits, target.flavour, safe=how.safe)
+        with clock.timed(Stage.APPLY, "write"):
+            findings = self._write(batch, plan, how, step)
+        failpoints.point("after-downstream-commit")
+        record.stands_at(step.upto_ts, step.applied)
+        record.consistent = self.open is None
+        return Written(len(batch), findings)
+
+    def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> LanePlan:
+        settings, left = self._target.settings, self.open if self.is_open(step) else None
+        conflict = Conflict.GROUPS if settings.enable_detect else Conflict.OFF
+        lanes = settings.worker_count if settings.enable_dispatch else 1
+        if left is None:
+            return LanePlan.of(batch, keys, lanes, conflict, settings.txn_batch, safe=self._target.safe.applies(step.after_ts))
+        plan = LanePlan.again(batch, keys, left)
+        if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
+            return replace(plan, safe=left.safe or self._target.safe.applies(step.after_ts))
+        _log.warning(
+            "the operations of the span (%d, %d], which was begun row by row, have changed since it was begun. It is applied again in safe mode. %s",
+            left.after_ts,
+            left.upto_ts,
+            _inexact(batch),
+        )
+        return LanePlan.of(batch, keys, lanes, conflict, settings.txn_batch, safe=True)
+
+    def _write(self, batch: RowBatch, plan: OpPlan, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
+        settings = self._target.settings
+        if self.is_open(step):
+            return self._write_lanes(plan, how, step)
+        if not settings.enable_dispatch:
+            return self._write_transactions(batch, plan, step)
+        if len(batch) <= settings.txn_batch:
+            return self._write_at_once(range(len(batch)), plan, step)
+        return self._write_lanes(plan, how, step)
+
+    # One connection.
+
+    def _write_transactions(self, batch: RowBatch, plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
+        """Each upstream transaction with the checkpoint of its commit_ts; the last one with that of the step's end."""
+        begins = [*batch.transactions.tolist(), len(batch)] if len(batch) else [0, 0]
+        findings: tuple[Finding, ...] = ()
+        after_ts = step.after_ts
+        for begin, end in zip(begins, begins[1:], strict=False):
+            upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
+            findings += self._write_at_once(range(begin, end), plan, replace(step, after_ts=after_ts, upto_ts=upto_ts))
+            after_ts = upto_ts
+            self._target.record.stands_at(upto_ts, step.applied)
+        return findings
+
+    def _write_at_once(self, places: Sequence[int], plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
+        phases = (("before-row-operations", plan.statements(places)), ("before-rows-commit", ()))
+        findings = write_at_once(self._target, phases, step, savepoints=False)
+        failpoints.point("after-rows-commit")
+        return findings
+
+    # Lanes.
+
+    def _write_lanes(self, plan: OpPlan, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
+        target, left = self._target, self.open if self.is_open(step) else None
+        span = OpenLanes(step.after_ts, max(step.upto_ts, left.upto_ts if left else 0), how.text, how.safe, (0,) * how.lanes)
+        if how.done is not None and left is not None:
+            span = left
+        begun = how.done is not None
+        if not begun:
+            for attempt in target.leased.retrying():
+                with attempt, target.leased.fenced(attempt) as session:
+                    begun = self._begin(session, span, step)
+        findings: tuple[Finding, ...] = ()
+        if begun:
+            target.record.consistent, self._interrupted = False, True
+            writer = LaneWriter(plan, target.record.rows, span, target.settings, target.leased.lease)
+            findings = self._lanes.run(writer, how.rounds(), how.done or span.done)
+            for attempt in target.leased.retrying():
+                with attempt, target.leased.fenced(attempt) as session:
+                    self._end(session, span, how, step)
+        self._interrupted = False
+        self.open = _rest(span, step)
+        return findings
+
+    def _begin(self, session: Session, span: OpenLanes, step: RowsStep) -> bool:
+        """Record that ``step`` is applied in lanes from now on; False: it is in the target already."""
+        record = self._target.record
+        if not record.next_is(session, step):
+            return False
+        record.rows.begin_lanes(session, span)
+        record.save(session, step.after_ts, step.applied, consistent=False)
+        return True
+
+    def _end(self, session: Session, span: OpenLanes, how: LanePlan, step: RowsStep) -> None:
+        record = self._target.record
+        if record.next_is(session, step):
+            record.rows.require_done(session, span, how.ends())
+            rest = _rest(span, step)
+            if rest is not None:
+                record.rows.begin_lanes(session, rest)
+            record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=rest is None)
+        failpoints.point("before-downstream-commit")
+
+
+def _operations(rows: pa.Table, step: RowsStep) -> RowBatch:
+    if step.hidden is not None:
+        raise ApplyError(
+            "a span that was begun row by row is still open, but spark.route now has a condition for rows. Start without where until the checkpoint "
+            "has passed the span"
+        )
+    return operations_of(wanted(rows, step.gone, step.left_out), step.tables)
+
+
+def _rest(span: OpenLanes, step: RowsStep) -> OpenLanes | None:
+    """The rest of the open span behind ``step``: it comes with a later step, and must be in safe mode even after a crash before that."""
+    return OpenLanes(step.upto_ts, span.upto_ts, "", True, (0,)) if span.upto_ts > step.upto_ts else None
+
+
+def _inexact(batch: RowBatch) -> str:
+    """The tables that may have rows which safe mode cannot tell apart, in words."""
+    tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if cannot_tell_apart(p.table.info)}
+    if not tables:
+        return "All its tables have a unique key without NULL, so the rows are exact afterwards"
+    return f"Equal rows without a unique key cannot be told apart. Compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
+
+
+def _pieces(events: KeyedEvents, step: RowsStep, most: int) -> Iterator[Span]:
+    """Spans of ``step`` with about ``most`` rows each, or one transaction."""
+    after_ts, held = step.after_ts, 0
+    counts = _counted(events, (step.after_ts, step.upto_ts))
+    for place, (_, count) in enumerate(counts):
+        if held and held + count > most:
+            yield after_ts, counts[place - 1][0]
+            after_ts, held = counts[place - 1][0], 0
+        held += count
+    yield after_ts, step.upto_ts
+
+
+_COUNTS = pa.schema([pa.field("commit_ts", pa.int64(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
+
+
+def _counted(events: KeyedEvents, span: Span) -> list[tuple[int, int]]:
+    """Each commit_ts in ``span`` with its number of rows, ascending; runs one Spark job."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            commit_ts = rows_between(unpack([batch], ROW_EVENT), *span).column("commit_ts").to_numpy()
+            values, counts = np.unique(commit_ts, return_counts=True)
+            yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()), pa.array(counts, pa.int64())], schema=_COUNTS)
+
+    found: dict[int, int] = {}
+    for row in events.overlapping(span).mapInArrow(run, ddl_of(_COUNTS)).toArrow().to_pylist():
+        found[row["commit_ts"]] = found.get(row["commit_ts"], 0) + row["count"]
+    return sorted(found.items())
