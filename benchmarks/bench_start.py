@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceCon
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, compare, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,7 +156,7 @@ def _reached(job: "subprocess.Popen[bytes]", session: Session, place: Path, clus
         time.sleep(_LOOK)
         session.rollback()
         with contextlib.suppress(ApplyError):  # not created yet
-            recorded = CheckpointRow(cluster_id).load(session)
+            recorded = TargetCheckpoint(cluster_id).load(session)
             if recorded is not None and recorded.commit_ts >= commit_ts:
                 return time.monotonic()
     raise SystemExit(f"the job did not reach ts {commit_ts}: exit code {job.poll()}\n{(place / OUT).read_text()}")

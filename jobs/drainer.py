@@ -1,7 +1,7 @@
 """``./spark-submit.sh drainer``: the replication stream, until it is stopped. [spark]
 
 The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/apply.py`` (explode -> decode -> plan -> apply) ->
-``sinks/mysql/record.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/stream/replication.py`` connects them.
+``sinks/mysql/state_table.py`` and ``sinks/delta/checkpoint_table.py`` (checkpoint); ``jobs/stream/replication.py`` connects them.
 """
 
 from collections.abc import Sequence

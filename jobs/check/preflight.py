@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
@@ -50,10 +50,10 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
-from pyspark_tidb_binlog.sinks.mysql.record import Record
 from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
 from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, needed_key, other_words, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
@@ -326,8 +326,8 @@ class TargetCheck:
             table = table_in_target(self._config)
             cluster_id = cluster_id or only_cluster(self._session, schema, table)
             with _unless_absent():
-                recorded = CheckpointRow(cluster_id, schema, table).load(self._session)
-                known = Record(schema, cluster_id).read(self._session).progress(recorded)
+                recorded = TargetCheckpoint(cluster_id, schema, table).load(self._session)
+                known = StateTable(schema, cluster_id).read(self._session).progress(recorded)
             moved, remarks = self._moved(cluster_id)
             known = moved or known
         return cluster_id, known, remarks
@@ -340,7 +340,7 @@ class TargetCheck:
             return None, [hinders(self._where, str(error), "")]
         if move.record is None:
             return None, []
-        there = Record(self._config.apply.checkpoint_schema, cluster_id).read(self._session).progress(move.record)
+        there = StateTable(self._config.apply.checkpoint_schema, cluster_id).read(self._session).progress(move.record)
         return there, [note(self._where, move.words)]
 
     def _begins(self, stand: _Stand) -> Iterator[Remark]:

@@ -22,16 +22,16 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseHel
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import is_held
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.record import Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.sequences import place_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
 from pyspark_tidb_binlog.sinks.mysql.structure import counters_of, sequences_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import own_schemas
@@ -102,8 +102,8 @@ def promotion_of(session: Session, config: DrainerConfig) -> Promotion:
     if row.life == lease.PROMOTED:
         raise ConfigError(f"it is promoted already, by {row.words}. {lease.promoted_todo(cluster_id, schema)}")
     writer = row.words if is_held(session, cluster_id, schema) else ""
-    recorded = CheckpointRow(cluster_id, schema, table).load(session)
-    there = Record(schema, cluster_id).read(session).progress(recorded)
+    recorded = TargetCheckpoint(cluster_id, schema, table).load(session)
+    there = StateTable(schema, cluster_id).read(session).progress(recorded)
     half = "NOT consistent: a later span is half written. Start the Drainer until it is done, or its relay log alone, if you can"
     at = f"everything up to {as_time(there.commit_ts)} (TSO {there.commit_ts}) is there"
     counters = tuple(_behind(session, apply.checkpoint_schema))

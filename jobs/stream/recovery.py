@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, PumpUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import is_elsewhere, real_checkpoint, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
@@ -126,7 +126,7 @@ def _cluster_left_open(config: DrainerConfig) -> int:
     session = connect(config.target, config.apply)
     try:
         cluster_id = config.source.cluster_id or only_cluster(session, schema, table_in_target(config))
-        recorded = CheckpointRow(cluster_id, schema, table_in_target(config)).load(session) if cluster_id else None
+        recorded = TargetCheckpoint(cluster_id, schema, table_in_target(config)).load(session) if cluster_id else None
         if recorded is None and cluster_id and is_elsewhere(config):
             recorded = real_checkpoint(config, cluster_id).read()
     except ApplyError as error:

@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, 
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, TargetTables, none_there
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
@@ -415,7 +415,7 @@ class TableLoader:
         table = table_in_target(self._config)
         for attempt in retrying(self._policy):
             with attempt, session_for(self._connect, attempt) as session:
-                found = CheckpointRow(held.cluster_id, held.schema, table).load(session)
+                found = TargetCheckpoint(held.cluster_id, held.schema, table).load(session)
         return found is not None and found.consistent and found.commit_ts == stand.commit_ts
 
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:

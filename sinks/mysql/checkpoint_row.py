@@ -82,7 +82,7 @@ class Checkpoint:
         )
 
 
-class CheckpointRow:
+class TargetCheckpoint:
     """The row of one cluster in one table, on whatever server a session is open."""
 
     def __init__(self, cluster_id: int, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> None:

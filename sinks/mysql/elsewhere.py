@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, Checkpoint, CheckpointRow
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, Checkpoint, TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.local_record import SAVE_SECONDS, SAVEPOINT, Savepoint, locked
 
@@ -131,7 +131,7 @@ class OnServer:
     def __init__(self, server: TargetConfig, apply: ApplyConfig, table: str, cluster_id: int) -> None:
         self._server = server
         self._apply = apply
-        self._row = CheckpointRow(cluster_id, apply.checkpoint_schema, table)
+        self._row = TargetCheckpoint(cluster_id, apply.checkpoint_schema, table)
         self.where = f"{apply.checkpoint_schema}.{table} of cluster {cluster_id} on {server.host}:{server.port}"
 
     def open(self) -> None:

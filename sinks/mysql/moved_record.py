@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, Checkpoint, CheckpointRow
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, Checkpoint, TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS, InFile, is_elsewhere, is_in_target, table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -123,9 +123,9 @@ def carry_out(session: Session, move: RecordMove, config: DrainerConfig, held: L
     """Carry out the move in the open transaction."""
     table = table_in_target(config)
     if move.record is not None:
-        CheckpointRow(held.cluster_id, held.schema, table).write(session, move.record)
+        TargetCheckpoint(held.cluster_id, held.schema, table).write(session, move.record)
     if move.words and table != OURS:
-        CheckpointRow(held.cluster_id, held.schema, OURS).delete(session)
+        TargetCheckpoint(held.cluster_id, held.schema, OURS).delete(session)
 
 
 def _other_table(config: DrainerConfig) -> str:
@@ -136,7 +136,7 @@ def _other_table(config: DrainerConfig) -> str:
 
 
 def _row(session: Session, cluster_id: int, schema: str, table: str) -> Checkpoint | None:
-    return CheckpointRow(cluster_id, schema, table).load(session) if kinds_of(session, schema, table) else None
+    return TargetCheckpoint(cluster_id, schema, table).load(session) if kinds_of(session, schema, table) else None
 
 
 def _savepoint(config: DrainerConfig) -> tuple[int, str]:

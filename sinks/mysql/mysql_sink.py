@@ -47,13 +47,13 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, doubt_of, open_row_by_row, safe_until, start_of, version_on
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.record import SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.in_lanes import InLanes
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, session_for
+from pyspark_tidb_binlog.sinks.mysql.state_table import SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 from pyspark_tidb_binlog.sinks.routing.routes import Routes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.mysql.record import State
+from pyspark_tidb_binlog.sinks.mysql.state_table import State
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _log = logging.getLogger(__name__)

@@ -43,10 +43,10 @@ from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
-from pyspark_tidb_binlog.sinks.mysql.record import Part, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
+from pyspark_tidb_binlog.sinks.mysql.state_table import Part, StateTable
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
 
@@ -82,9 +82,9 @@ class PartTarget:
     parts: int
 
     @property
-    def record(self) -> Record:
+    def record(self) -> StateTable:
         """Where it is recorded which parts are done."""
-        return Record(self.lease.schema, self.lease.cluster_id)
+        return StateTable(self.lease.schema, self.lease.cluster_id)
 
     def part(self, number: int, phase: Phase) -> Part:
         """One part and phase of the span."""
@@ -219,7 +219,7 @@ def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) ->
 
 
 def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> bool:
-    """Whether all parts have committed their deletes (``Record.deletes_done``)."""
+    """Whether all parts have committed their deletes (``StateTable.deletes_done``)."""
     return to.record.deletes_done(session, (to.part(number, Phase.DELETE) for number in range(to.parts)), skipped)
 
 

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, Ret
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, CheckpointRow, SyncPoint
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, SyncPoint, TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     Choice,
     RealCheckpoint,
@@ -32,10 +32,10 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
 )
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
-from pyspark_tidb_binlog.sinks.mysql.record import Record, State
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.state_table import State, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class TargetRecord:
         self._safe = safe
         self.table = table_in_target(config)
         """The table of the record in the target."""
-        self.row, self.rows = CheckpointRow(0, config.apply.checkpoint_schema, self.table), Record(config.apply.checkpoint_schema, 0)
+        self.row, self.rows = TargetCheckpoint(0, config.apply.checkpoint_schema, self.table), StateTable(config.apply.checkpoint_schema, 0)
         """The checkpoint, and what is recorded beside it; those of the cluster from ``move_here`` on."""
         self.commit_ts = 0
         """Everything up to and including it is in the target."""
@@ -126,7 +126,7 @@ class TargetRecord:
             ConfigError: an operator must choose.
         """
         config, held = self._config, self._leased.lease
-        self.row, self.rows = CheckpointRow(held.cluster_id, held.schema, self.table), Record(held.schema, held.cluster_id)
+        self.row, self.rows = TargetCheckpoint(held.cluster_id, held.schema, self.table), StateTable(held.schema, held.cluster_id)
         if is_elsewhere(config):
             self._real = real_checkpoint(config, held.cluster_id)
             self._real.open()

@@ -26,9 +26,9 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.record import TABLE, OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, OpenLanes, StateTable
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_file_sink
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource
 from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
@@ -59,7 +59,7 @@ class MySQLReplay(ReplayRecord):
     ) -> None:
         """Does not access the target. ``after_ts``: the range begins behind it."""
         self._apply = apply
-        self._record = Record(apply.checkpoint_schema, CLUSTER)
+        self._record = StateTable(apply.checkpoint_schema, CLUSTER)
         self._after_ts = after_ts
         self._leased = LeasedTarget(lambda: connect(target, apply), apply, RetryPolicy(seconds=apply.retry_seconds, pause=pause))
         self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)

@@ -18,9 +18,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableA
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.record import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for
+from pyspark_tidb_binlog.sinks.mysql.state_table import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.replay.repeated import has_all_of, undoes_itself
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database

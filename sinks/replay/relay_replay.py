@@ -31,8 +31,8 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
-from pyspark_tidb_binlog.sinks.mysql.record import TABLE, Begun, CommitsLost, OpenLanes, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, Begun, CommitsLost, OpenLanes, Reason, SafeBounds, State
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_relay_log
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource

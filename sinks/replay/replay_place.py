@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
-from pyspark_tidb_binlog.sinks.mysql.record import RELAYED, OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.state_table import RELAYED, OpenLanes
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord
 
 

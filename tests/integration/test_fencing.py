@@ -9,16 +9,16 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
-from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Part, Record
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, Part, StateTable
 from tests.support.recorded import record_in, set_checkpoint
 
 pytestmark = pytest.mark.mysql
 
 SCHEMA = "fencing"
 PART = Part(10, 20, 0, 2, "write")
-RECORD = Record(SCHEMA, 7)
+RECORD = StateTable(SCHEMA, 7)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_worker_that_comes_after_the_span_was_finished_writes_nothing(sessions
 
 
 def locked_ts(session: Session) -> int:
-    found = CheckpointRow(7, SCHEMA).load(session, lock=True)
+    found = TargetCheckpoint(7, SCHEMA).load(session, lock=True)
     assert found is not None
     return found.commit_ts
 

@@ -31,9 +31,9 @@ from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, GUARD, LeaseGuard, 
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.record import OpenParts, Part, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, Part, StateTable
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.support.attempts import run_retried
 from tests.support.ddl_jobs import database, history, job, steps_of, table
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.mysql
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "lease_marks"
-RECORD, OTHER = Record(SCHEMA, 1), Record(SCHEMA, 2)
+RECORD, OTHER = StateTable(SCHEMA, 1), StateTable(SCHEMA, 2)
 CONFIG = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=1.0)
 HISTORY = history(
     database(1, "leased"),

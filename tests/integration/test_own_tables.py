@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CheckpointRow
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE
@@ -28,7 +28,7 @@ Life = Callable[..., None]
 
 
 def ensure_ours(session: Session, schema: str) -> None:
-    CheckpointRow(1, schema, OURS).create(session)
+    TargetCheckpoint(1, schema, OURS).create(session)
 
 
 @pytest.fixture

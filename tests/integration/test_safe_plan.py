@@ -12,10 +12,10 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, planned
-from pyspark_tidb_binlog.sinks.mysql.record import SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import SafeBounds
 from tests.support import ddl_jobs
 from tests.support.attempts import run_checked
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, index, table

@@ -3,7 +3,7 @@
     step -> RowBatch -> keys -> lanes and rounds -> transactions of at most ``txn-batch`` operations on ``worker-count`` connections
 
 With ``enable-dispatch = false`` each upstream transaction is one transaction with its checkpoint, and so is a step of at most ``txn-batch`` operations. Other
-steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``Record.begin_lanes``), and end with ``consistent`` true and
+steps begin with ``consistent`` false at the step's beginning and a record of the lanes (``StateTable.begin_lanes``), and end with ``consistent`` true and
 without that record. Promises:
 
 * Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
@@ -33,7 +33,6 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.at_once import write_at_once
-from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan
@@ -41,6 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import Lanes, LaneWriter
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
 
 _log = logging.getLogger(__name__)
 

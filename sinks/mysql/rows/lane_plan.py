@@ -7,7 +7,7 @@ import numpy as np
 
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch
-from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,10 +23,10 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import SKIPPING, checked
 from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes, Record
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, StateTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LaneWriter:
     """Writes operations of an open span: what they are, and where it is recorded which of them are done."""
 
     plan: OpPlan
-    record: Record
+    record: StateTable
     lanes: OpenLanes
     """As they begin."""
     settings: ApplyConfig

@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, doubt_of, safe_until, version_on
-from pyspark_tidb_binlog.sinks.mysql.record import OURS, SAFE, Row, State
+from pyspark_tidb_binlog.sinks.mysql.state_table import OURS, SAFE, Row, State
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
 from pyspark_tidb_binlog.sinks.replay.repeated import is_one, names_after, undoes_itself
 from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
 

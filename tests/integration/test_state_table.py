@@ -8,8 +8,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
-from pyspark_tidb_binlog.sinks.mysql.record import OpenLanes, OpenParts, Part, Reason, Record, SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, OpenParts, Part, Reason, SafeBounds, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 from tests.support.recorded import progress_in, record_in, set_checkpoint
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mysql
 
 SCHEMA = "h_record"
 CLUSTER = 7710381286325113206
-RECORD = Record(SCHEMA, CLUSTER)
+RECORD = StateTable(SCHEMA, CLUSTER)
 SPAN = OpenParts(100, 200, 2)
 
 
@@ -35,7 +35,7 @@ def load(session: Session) -> TargetProgress:
 
 
 def save(session: Session, ts: int, consistent: bool, cluster_id: int = CLUSTER) -> None:
-    set_checkpoint(session, Record(SCHEMA, cluster_id), ts, consistent=consistent, version=48)
+    set_checkpoint(session, StateTable(SCHEMA, cluster_id), ts, consistent=consistent, version=48)
 
 
 def part(number: int, phase: str) -> Part:
@@ -79,7 +79,7 @@ def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
 def test_a_broken_row_says_what_to_do(session: Session) -> None:
     session.execute(f"REPLACE INTO {SCHEMA}.checkpoint VALUES (1, 'rubbish')")
     with pytest.raises(ApplyError, match="Repair or delete the row"):
-        progress_in(session, Record(SCHEMA, 1))
+        progress_in(session, StateTable(SCHEMA, 1))
 
 
 def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
@@ -95,7 +95,7 @@ def test_a_span_in_parts_from_begin_to_end(session: Session) -> None:
     RECORD.begin_parts(session, SPAN)
     done = frozenset({(0, "delete"), (1, "delete"), (0, "write")})
     assert load(session).unfinished == UnfinishedSpan(100, 200, 2, done)
-    assert progress_in(session, Record(SCHEMA, 8)).unfinished is None
+    assert progress_in(session, StateTable(SCHEMA, 8)).unfinished is None
     save(session, 200, True)
     RECORD.forget_upto(session, 200)
     assert load(session) == TargetProgress(200, True, 48, None)

@@ -224,7 +224,7 @@ class State:
         return TargetProgress(checkpoint.commit_ts, checkpoint.consistent, checkpoint.schema_version, unfinished, recorded is not None)
 
 
-class Record:
+class StateTable:
     """The rows of one cluster at a target. Picklable."""
 
     def __init__(self, schema: str, cluster_id: int) -> None:
