@@ -24,7 +24,7 @@ def begun(session: Session, span: tuple[int, int], parts: int, schema: str = CHE
     return record
 
 
-def progress_in(session: Session, record: Record) -> TargetProgress:
+def progress_in(session: Session, record: StateTable) -> TargetProgress:
     """How far the target is."""
     return record.read(session).progress(TargetCheckpoint(record.cluster_id, record.schema).load(session))
 
