@@ -1,6 +1,6 @@
 """MySQL, MariaDB and TiDB as a target (``sinks.sink``): opens it, chooses the way in which a step is applied, and executes DDLs.
 
-    few rows                       one transaction of the driver (``at_once``)
+    few rows                       one transaction of the driver (``row_target``)
     many rows                      one transaction per part and phase, by the executors (``in_parts``)
     net-change = false             every row operation, on several connections (``rows.in_lanes``)
     a span that a life has begun   as it was begun
@@ -33,7 +33,6 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.at_once import apply_at_once
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
@@ -253,9 +252,9 @@ class MySQLSink(Sink):
         """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
             written = Written()
-            for here in self._lanes.cut(step):
+            for here in self._lanes.cut(step) if self._lanes.open is not None else (step,):
                 some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
-                done = apply_at_once(self._row_target, some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
+                done = self._row_target.apply(some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
                 written = written.plus(done)
             self._record.note_sync_point(step.applied)
             return written
@@ -277,7 +276,7 @@ class MySQLSink(Sink):
 
     def _folds(self, step: RowsStep) -> bool:
         """Whether net changes are applied; a span that was begun row by row is finished so."""
-        return self._settings.net_change and not self._lanes.is_open(step)
+        return self._settings.net_change and (self._lanes.open is None or not self._lanes.is_open(step))
 
     # DDLs.
 

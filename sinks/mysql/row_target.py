@@ -1,18 +1,30 @@
-"""The target as rows are written to it: what the ways to write them share (``at_once``, ``in_parts``, ``rows.in_lanes``). [db]"""
+"""The target as rows are written to it: a step fitted to its tables, and one transaction of the driver with the record of the step's end. [db]
 
-from collections.abc import Callable
+The ways with several transactions (``in_parts``, ``rows.in_lanes``) share it.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.engine.batch import wanted
+from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
+from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
+from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.session import transaction
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 
@@ -51,3 +63,58 @@ class RowTarget:
         if safely:
             self.safe.name_reset(fitted.step.tables.values())
         return fitted, how
+
+    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """Fit, plan and write the net changes of ``step``, in one transaction."""
+        for attempt in self.tables.fitting():
+            with attempt:
+                fitted, safe = self.fitted(step, rows)
+                written = self._apply(rows, fitted.step, safe, clock)
+        return self.tables.settled(fitted, written)
+
+    def _apply(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
+        with clock.timed(Stage.PLAN):
+            plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
+        if not (plan.deletes or plan.writes) and self.record.put_off(step):
+            return Written()
+        with clock.timed(Stage.APPLY, "write"):
+            findings = self.write((("before-deletes", plan.deletes), ("between-phases", plan.writes)), step)
+        failpoints.point("after-downstream-commit")
+        self.record.stands_at(step.upto_ts, step.applied)
+        return Written(plan.counts.deleted + plan.counts.written, findings)
+
+    def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
+        events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
+        gapped = self._gapped(step)
+        if safe is not None:
+            return planned(SafeSpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped, how=safe))
+        return planned(SpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped))
+
+    def _gapped(self, step: RowsStep) -> frozenset[int]:
+        """Ids of the tables of which row changes of ``step`` may have been left out."""
+        skipped = any(step.after_ts < ts <= step.upto_ts for ts in self.settings.ignore_txn_commit_ts)
+        if skipped or self.settings.loopback_control:
+            return frozenset(step.tables)
+        return frozenset(table_id for table_id, _ in step.left_out)
+
+    def write(self, phases: Sequence[tuple[str, Sequence[Statement]]], step: RowsStep, *, savepoints: bool = True) -> tuple[Finding, ...]:
+        """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings.
+
+        Args:
+            phases: statements, each with the failpoint before them.
+            step: what they are of.
+            savepoints: as for ``checked``.
+        """
+        for attempt in self.leased.retrying():
+            with attempt, transaction(self.leased.sessions.use, attempt) as session:
+                # The lease is checked here, because ``checked`` may roll back and open another transaction.
+                for effects in checked(session, self.settings, savepoints=savepoints):
+                    lease.check(session, self.leased.lease)
+                    if not self.record.next_is(session, step):
+                        break
+                    for point, statements in phases:
+                        failpoints.point(point)
+                        effects.run(statements)
+                    self.record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+                    failpoints.point("before-downstream-commit")
+        return tuple(effects.findings)

@@ -32,7 +32,6 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.at_once import write_at_once
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan
@@ -166,7 +165,7 @@ class InLanes:
 
     def _write_at_once(self, places: Sequence[int], plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
         phases = (("before-row-operations", plan.statements(places)), ("before-rows-commit", ()))
-        findings = write_at_once(self._target, phases, step, savepoints=False)
+        findings = self._target.write(phases, step, savepoints=False)
         failpoints.point("after-rows-commit")
         return findings
 
@@ -184,7 +183,7 @@ class InLanes:
                     begun = self._begin(session, span, step)
         findings: tuple[Finding, ...] = ()
         if begun:
-            target.record.consistent, self._interrupted = False, True
+            target.record.consistent, self.open, self._interrupted = False, span, True
             writer = LaneWriter(plan, target.record.rows, span, target.settings, target.leased.lease)
             findings = self._lanes.run(writer, how.rounds(), how.done or span.done)
             for attempt in target.leased.retrying():
