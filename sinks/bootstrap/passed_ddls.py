@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import lacks
+from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -51,7 +51,7 @@ def _behind(session: Session, apply: ApplyConfig, history: SchemaHistory, table:
     before = _before(history, table, first)
     was = () if before is None else (replace(routes.moved(before), table_id=after.table_id),)
     subject = Subject(first, "", after.schema, after.name, was, (after,))
-    found = lacks(session, subject, dialect_of(session, apply))
+    found = lacks(subject, dialect_of(session, apply), {(after.schema, after.name): there})
     # A column that only the target has is no change of the DDLs, and one that is missing there is refused for itself. A table without partitions needs none.
     needed = {"type", "key", "foreign key"} | ({"partition"} if there.partitions else set())
     gone = {c.name.lower() for old in was for c in visible(old.info)} - {c.name.lower() for c in visible(after.info)}
