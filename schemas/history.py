@@ -77,6 +77,11 @@ class TableAt:
     recoded: frozenset[str] = frozenset()
     """Names of the text columns that are UTF-8 upstream and in another charset at the target, as far as its structure was read."""
 
+    @property
+    def label(self) -> str:
+        """``schema.table`` for messages."""
+        return f"{self.schema}.{self.name}"
+
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
         at = bisect_left(self.snapshots, row_version, key=_VERSION)

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedTable, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import lacks
+from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import plainly
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
@@ -307,7 +307,7 @@ def _behind(session: Session, apply: ApplyConfig, history: SchemaHistory, table:
     before = _before(history, table, first)
     was = () if before is None else (replace(routes.moved(before), table_id=after.table_id),)
     subject = Subject(first, "", after.schema, after.name, was, (after,))
-    found = lacks(session, subject, dialect_of(session, apply))
+    found = lacks(subject, dialect_of(session, apply), {(after.schema, after.name): there})
     # A column that only the target has is no change of the DDLs, and one that is missing there is refused for itself. A table without partitions needs none.
     needed = {"type", "key", "foreign key"} | ({"partition"} if there.partitions else set())
     gone = {c.name.lower() for old in was for c in visible(old.info)} - {c.name.lower() for c in visible(after.info)}

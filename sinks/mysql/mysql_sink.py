@@ -292,9 +292,9 @@ class MySQLSink(Sink):
                     with attempt, session_for(self._ddl_sessions.use, attempt, partial(begin_ddl, schema)) as session:
                         # Before anything is executed: a server that lost its last transactions lacks the rows that come before this DDL.
                         record.locked_ts(session, record.commit_ts, step.commit_ts)
-                        save, since = partial(self._save_ddl, session, step), self._safe.begun_before(step.commit_ts)
+                        save, in_doubt = partial(self._save_ddl, session, step), self._safe.open_at(step.commit_ts - 1)
                         outcome = apply_ddl(
-                            session, step, history, self._settings, self._leased.lease, save, frozen, safe_from=since, policy=policy
+                            session, step, history, self._settings, self._leased.lease, save, frozen, in_doubt=in_doubt, policy=policy
                         )
             record.stands_at(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.frozen, outcome.fate)

@@ -64,10 +64,6 @@ class SafeMode:
         """Whether the target may hold a part of what comes after ``commit_ts``."""
         return commit_ts < self.bounds.end_ts
 
-    def begun_before(self, commit_ts: int) -> int | None:
-        """Where the span begins in which another Drainer may have executed a DDL of ``commit_ts``; None: it cannot have."""
-        return self.bounds.begin_ts if self.open_at(commit_ts - 1) else None
-
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
         if self.bounds.end_ts and not self.open_at(commit_ts):

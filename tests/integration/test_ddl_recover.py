@@ -215,10 +215,10 @@ def test_a_tidb_that_was_taken_over_from_another_drainer_restores_nothing_by_its
     texts = T_TEXTS | {4: "RECOVER TABLE `t`;"}
     applied(tidb, history(*MADE, DROP), texts)
     with pytest.raises(DdlRefused, match="may have dropped or truncated a later table of that name"):
-        applied(tidb, h, texts, safe_from=0)
+        applied(tidb, h, texts, in_doubt=True)
     tidb.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 4")
     tidb.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
-    assert applied(tidb, h, texts, safe_from=0)[-1].how == "found"
+    assert applied(tidb, h, texts, in_doubt=True)[-1].how == "found"
 
 
 def test_a_frozen_table_is_not_restored_over_the_upstreams(tidb: RestoringTidb) -> None:

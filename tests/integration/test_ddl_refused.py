@@ -292,9 +292,9 @@ def test_what_another_drainer_may_have_executed_is_refused_at_every_start(
 
         with monkeypatch.context() as patch, pytest.raises(Died):
             patch.setattr(DdlRecord, "write_refused", died)
-            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, safe_from=0)
+            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, in_doubt=True)
         session.rollback()
     for _ in range(2):
         with pytest.raises(DdlRefused, match="another Drainer may have executed it"):
-            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, safe_from=0)
+            apply_ddl(session, swap, h, CONFIG, lease, lambda _: None, in_doubt=True)
     assert session.query("SELECT id FROM d.b") == [(1,)]

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl import other_partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
 from tests.support.ddl_target import apply, ddl_session, dying
 
@@ -174,9 +175,9 @@ def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Sessi
     """It would succeed once the server is repaired."""
     h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY HASH (`no`);", table_id=11)
     error = ApplyError("ALTER command denied", 1142)
-    subject = subject_of(last, h)
-    assert other_partitions.instead_of(session, subject, error) is None
-    assert other_partitions.instead_of(session, subject, ApplyError("syntax", 1064)) is not None
+    subject, table = subject_of(last, h), read_whole(session, "d", "t")
+    assert other_partitions.instead_of(subject, table, error) is None
+    assert other_partitions.instead_of(subject, table, ApplyError("syntax", 1064)) is not None
 
 
 @pytest.mark.parametrize("end", ["250", "300", "MAXVALUE"])

@@ -310,7 +310,7 @@ def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, st
     assert "job 4" in found.line("the target shows its effect")
     session.execute("DROP TABLE d.moved")
     lost = check(waiting).line("has an unknown outcome")
-    assert lost.startswith("hinders") and "job 4" in lost and f"delete its row from `{MARKS}`.spark_ddl" in lost
+    assert lost.startswith("hinders") and "job 4" in lost and f"delete its row from `{MARKS}`.`spark_ddl`" in lost
 
 
 def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:

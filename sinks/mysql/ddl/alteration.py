@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
+from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import KINDS, JobEffect, JobType, On, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
@@ -81,7 +81,7 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
 
 
 def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
-    """What the job changes in its table; None: ``UNCLEAR``."""
+    """Changes that the job makes in its table; None: ``UNCLEAR``."""
     if subject.old is None or subject.new is None:
         return None
     return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.new.schema)
@@ -110,7 +110,7 @@ def _sets_default(change: TableChange) -> bool:
 
 
 class OwnColumn(NamedTuple):
-    """How a column of the target differs because of a person, or of another ``spark.upstream-new-collations``: a change of something else leaves it so."""
+    """Difference of a column of the target because of a person, or of another ``spark.upstream-new-collations``: a change of something else leaves it so."""
 
     type: str = ""
     """The whole type; empty: it is the upstream's."""
@@ -122,7 +122,7 @@ AS_UPSTREAM = OwnColumn()
 
 
 class _ColumnClause(NamedTuple):
-    """What makes the changes of one column."""
+    """Clause that makes the changes of one column."""
 
     text: str
     after: str = ""
@@ -133,7 +133,7 @@ class _ColumnClause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What a job changes in one table."""
+    """Changes that a job makes in one table."""
 
     old: TableInfo
     new: TableInfo
@@ -161,23 +161,23 @@ class Alteration:
         same = whole._same_around() and not changed
         differing = (c for was, c in whole.kept() if not (same and was == c) and whole._differs(was, c))
         modified = [changed.get(c.name, ModifyColumn(c.name, ())) for c in differing]
-        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._is_none_there(c))
+        others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._has_no_form(c))
         return replace(whole, changes=(*others, *modified))
 
-    def clauses(self, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None) -> list[str]:
+    def clauses(self, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None) -> list[str]:
         """The clauses in an order in which a server can execute them.
 
-        ``left``: those of ``changes`` that are to be made; None: all. ``there``: the target's columns by lower-case name; None: those of ``old``.
+        ``left``: those of ``changes`` that are to be made; None: all. ``own_columns``: the target's columns by lower-case name; None: those of ``old``.
         """
-        return [clause for group in self._groups(self.changes if left is None else left, there) for clause in group]
+        return [clause for group in self._groups(self.changes if left is None else left, own_columns) for clause in group]
 
     def statements(
-        self, table: TableAt, left: Collection[TableChange] | None = None, there: Mapping[str, OwnColumn] | None = None
+        self, table: TableAt, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None
     ) -> list[str]:
         """``clauses`` as ALTERs of ``table``, to be executed in this order: one or none; at a TiDB several, where one is refused."""
-        return [alter_table(table, group) for group in self._groups(self.changes if left is None else left, there) if group]
+        return [alter_table(table, group) for group in self._groups(self.changes if left is None else left, own_columns) if group]
 
-    def _groups(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> list[list[str]]:
+    def _groups(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> list[list[str]]:
         """A TiDB looks for the column of AFTER in the table as it is before the statement: what the statement brings or renames is not there (1054)."""
         found: list[list[str]] = [
             [
@@ -187,7 +187,7 @@ class Alteration:
             ]
         ]
         brought = set[str]()
-        for column in self._column_clauses(left, there):
+        for column in self._column_clauses(left, own_columns):
             if self.dialect.flavour is Flavour.TIDB and column.after and column.after in brought:
                 found.append([])
                 brought.clear()
@@ -201,7 +201,7 @@ class Alteration:
         return [[clause for clause in group if clause] for group in found]
 
     def losses(self) -> Iterator[str]:
-        """What the clauses leave out."""
+        """Yield what the clauses leave out."""
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
         if self.dialect.flavour is Flavour.TIDB:
             return  # it is given its own text
@@ -270,7 +270,7 @@ class Alteration:
                 return any(k.unique or k.primary for k in self.old.indexes if k.name == name)
         return isinstance(change, DropColumn | RenameColumn)
 
-    def _column_clauses(self, left: Collection[TableChange], there: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
+    def _column_clauses(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
         at_end = {c.name for c in takewhile(lambda c: c.name in added, reversed(visible(self.new)))}
         renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
@@ -286,12 +286,12 @@ class Alteration:
             elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
                 yield _ColumnClause(set_default(column))
             elif place or name in renamed or name in modified:
-                own = there.get(renamed.get(name, name).lower(), AS_UPSTREAM) if there else AS_UPSTREAM
+                own = own_columns.get(renamed.get(name, name).lower(), AS_UPSTREAM) if own_columns else AS_UPSTREAM
                 charset = own.charset or self._held_charset(self.former(column), column)
                 text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=charset)
                 verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
                 yield _ColumnClause(f"{verb} {text}{place}", after, name if name in renamed else "")
-            if there is None or name in added or name in renamed or name.lower() in there:
+            if own_columns is None or name in added or name in renamed or name.lower() in own_columns:
                 before = name
 
     def _only_default(self, change: ModifyColumn) -> bool:
@@ -332,8 +332,8 @@ class Alteration:
         old, new = self.old, self.new
         return (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
 
-    def _is_none_there(self, change: TableChange) -> bool:
-        """Whether the target has nothing of the kind: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
+    def _has_no_form(self, change: TableChange) -> bool:
+        """Whether no clause makes the change: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
             case AddColumn(column):
                 return column.hidden
@@ -353,7 +353,7 @@ def alter_table(table: TableAt, clauses: Collection[str]) -> str:
     return f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
 
 
-def as_there(subject: Subject, there: TargetTable) -> tuple[Subject, tuple[str, ...]]:
+def as_at_target(subject: Subject, table: TargetTable) -> tuple[Subject, tuple[str, ...]]:
     """``subject`` with its table as an earlier DDL has left it at the target, and what cannot be made of what it lacks.
 
     A VIRTUAL column may have been left out, and a STORED one made plain. One that the job defines anew is tried again.
@@ -361,7 +361,7 @@ def as_there(subject: Subject, there: TargetTable) -> tuple[Subject, tuple[str, 
     old, new = subject.old, subject.new
     if old is None or new is None:
         return subject, ()
-    columns = {c.name.lower(): c for c in there.columns}
+    columns = {c.name.lower(): c for c in table.columns}
     computed = [c for c in visible(old.info) if c.generated]
     absent = {c.id for c in computed if not c.generated_stored and c.name.lower() not in columns}
     plain = {c.id for c in computed if c.generated_stored and (found := columns.get(c.name.lower())) and not found.generated}
@@ -396,33 +396,6 @@ def _public(info: TableInfo) -> TableInfo:
     return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)
 
 
-_CHANGE_THEMSELVES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME})
-"""Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
-
-
-def null_fills(subject: Subject, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """(column, statement) for each column that becomes NOT NULL. TiDB has no NULLs there; at the target they get TiDB's default, not the server's."""
-    if subject.old is None or subject.new is None:
-        return ()
-    info = subject.new.info
-    found = []
-    for column_name, was in (pair_columns(subject.job, subject.query, subject.old.info, info) or {}).items():
-        column = next(c for c in visible(info) if c.name.lower() == column_name)
-        if column.not_null and not was.not_null and not was.generated:
-            value = origin_literal(replace(was, flag=column.flag), dialect.flavour)
-            found.append((was.name, filling(subject.old, was, value, f"{quote_name(was.name)} IS NULL")))
-    return tuple(found)
-
-
-def filling(table: TableAt, column: ColumnInfo, value: str, where: str) -> str:
-    """The UPDATE that gives ``column`` the literal ``value`` in some rows, and changes nothing else."""
-    own = quote_name(column.name)
-    # A column that is assigned is not changed by its ON UPDATE clause.
-    names = (quote_name(c.name) for c in visible(table.info) if c.tp in _CHANGE_THEMSELVES and not c.generated)
-    still = "".join(f", {name} = {name}" for name in names if name != own)
-    return f"UPDATE {table_name(table.schema, table.name)} SET {own} = {value}{still} WHERE {where}"
-
-
 _SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())
 """Fields of a column that ``misfit`` compares, or that no target has."""
 _NOT_SHOWN = int(ColumnFlag.AUTO_INCREMENT | ColumnFlag.ON_UPDATE_NOW)
@@ -441,11 +414,11 @@ UNSEEN = MissingChange("not shown by the definition", "unseen")
 
 
 class Presence:
-    """What of an ``Alteration`` is in a table of the target."""
+    """Changes of an ``Alteration`` that a table of the target has."""
 
-    def __init__(self, altered: Alteration, there: TargetTable) -> None:
-        self._altered, self._there = altered, there
-        self._columns = {c.name.lower(): c for c in there.columns}
+    def __init__(self, altered: Alteration, table: TargetTable) -> None:
+        self._altered, self._table = altered, table
+        self._columns = {c.name.lower(): c for c in table.columns}
         renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
         named = [renamed.get(name, name) for name in self._columns]
         wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
@@ -455,20 +428,22 @@ class Presence:
         computed = {
             i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i) and altered.dialect.flavour is not Flavour.TIDB
         }
-        self._never_made = {name for name in computed if (key := there.key(name)) is None or all(column for column, _ in key.columns)}
+        self._never_made = {name for name in computed if (key := table.key(name)) is None or all(column for column, _ in key.columns)}
 
     def missing(self) -> tuple[TableChange, ...]:
         """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
         left = (change for change in self._altered.changes if self.lack(change) is not None)
-        return tuple(DropForeignKey(self._there_as(self._altered.old, c.name)) if isinstance(c, DropForeignKey) else c for c in left)
+        return tuple(
+            DropForeignKey(self._foreign_key_name(self._altered.old, c.name)) if isinstance(c, DropForeignKey) else c for c in left
+        )
 
-    def _there_as(self, info: TableInfo, name: str) -> str:
+    def _foreign_key_name(self, info: TableInfo, name: str) -> str:
         """The target's name of a foreign key of ``info``: its own, or that of a key over the same columns which is no other key's; empty if it is not there."""
-        there = self._there.foreign_keys
-        own = next((n for n in there if n.lower() == name.lower()), "")
+        foreign_keys = self._table.foreign_keys
+        own = next((n for n in foreign_keys if n.lower() == name.lower()), "")
         columns = next(tuple(c.lower() for c in key.columns) for key in info.foreign_keys if key.name == name)
         known = {n.lower() for info in (self._altered.old, self._altered.new) for n in info.foreign_key_names}
-        return own or next((n for n in sorted(there) if there[n] == columns and n.lower() not in known), "")
+        return own or next((n for n in sorted(foreign_keys) if foreign_keys[n] == columns and n.lower() not in known), "")
 
     def own_columns(self) -> dict[str, OwnColumn]:
         """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
@@ -488,8 +463,8 @@ class Presence:
         return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
 
     def lack(self, change: TableChange) -> MissingChange | None:
-        """What of ``change`` the target lacks; None: it has it."""
-        altered, there = self._altered, self._there
+        """Return what the target lacks of ``change``; None: nothing."""
+        altered, table = self._altered, self._table
         match change:
             case AddColumn(column):
                 # A column that the table had under this name is not the one that comes.
@@ -522,33 +497,35 @@ class Presence:
                 return None
             case AddKey(key):
                 exactly = any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
-                has = has_key(key, there, altered.new, exactly=exactly)
+                has = has_key(key, table, altered.new, exactly=exactly)
                 return None if has else MissingChange(f"key {key.name} missing or different", "key")
             case DropKey(name):
                 # One that comes back under its name, over other parts of its columns, is not dropped again.
                 again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
-                gone = there.key(name) is None or any(has_key(k, there, altered.new, exactly=True) for k in again)
+                gone = table.key(name) is None or any(has_key(k, table, altered.new, exactly=True) for k in again)
                 return None if gone else MissingChange(f"key {name} still there", "key")
             case AddForeignKey(foreign):
-                named = self._there_as(altered.new, foreign.name)
-                goes = {self._there_as(altered.old, c.name) for c in altered.changes if isinstance(c, DropForeignKey)}
+                named = self._foreign_key_name(altered.new, foreign.name)
+                goes = {self._foreign_key_name(altered.old, c.name) for c in altered.changes if isinstance(c, DropForeignKey)}
                 return None if named and named not in goes else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
             case DropForeignKey(name):
-                return MissingChange(f"foreign key {name} still there", "foreign key") if self._there_as(altered.old, name) else None
+                return (
+                    MissingChange(f"foreign key {name} still there", "foreign key") if self._foreign_key_name(altered.old, name) else None
+                )
             case RenameKey(before, after):
-                done = there.key(before) is None and there.key(after) is not None
+                done = table.key(before) is None and table.key(after) is not None
                 return None if done else MissingChange(f"key {before} is not {after}", "key")
             case AlterOption("comment", value):
-                return None if there.comment == value else MissingChange("another comment", "option")
+                return None if table.comment == value else MissingChange("another comment", "option")
             case AlterOption("charset" | "collate"):
                 wanted = altered.dialect.charset(altered.new.charset, altered.new.collate).collate
-                same = spelled(there.collation) == spelled(wanted)
-                return None if same else MissingChange(f"{there.collation} instead of {wanted}", "option")
+                same = spelled(table.collation) == spelled(wanted)
+                return None if same else MissingChange(f"{table.collation} instead of {wanted}", "option")
         return UNSEEN
 
     def _modified(self, change: ModifyColumn, column: ColumnInfo) -> MissingChange | None:
         was, found = self._altered.former(column), self._columns.get(column.name.lower())
-        still_json = column.name.lower() in self._there.json and column.tp != ColumnType.JSON
+        still_json = column.name.lower() in self._table.json and column.tp != ColumnType.JSON
         words = "missing" if found is None else "still JSON" if still_json else self._misfit(found, column, was)
         if found is None or words:
             return MissingChange(f"column {column.name} is {words}", "type")
@@ -566,9 +543,9 @@ class Presence:
 
 def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
     """Whether the target's column may have its former type still, where that passes for the new one: another width, or a LONGTEXT that becomes JSON."""
-    former, wanted, there = column_type(was), column_type(column).lower(), found.type.lower()
+    former, wanted, at_target = column_type(was), column_type(column).lower(), found.type.lower()
     alike = former.lower() != wanted and same_type(former, column, was)
-    return alike and (there == former.lower() or ("(" in wanted and there != wanted))
+    return alike and (at_target == former.lower() or ("(" in wanted and at_target != wanted))
 
 
 def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
@@ -583,9 +560,9 @@ def _before(order: Sequence[str]) -> dict[str, str]:
     return dict(zip(order[1:], order, strict=False))
 
 
-def has_key(index: IndexInfo, there: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
+def has_key(index: IndexInfo, table: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
     """Whether the target has this key of ``info``; ``exactly``: with its prefixes, also if it is not unique."""
-    found: TargetKey | None = there.key(index.name)
+    found: TargetKey | None = table.key(index.name)
     names = ["" if c.hidden else c.name.lower() for c in info.index_columns(index)]
     if found is None or found.unique != (index.unique or index.primary) or [n.lower() for n, _ in found.columns] != names:
         return False

@@ -5,7 +5,7 @@ Promises: what is written is written under the lease, and the outcome in one tra
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction
 
 INTENT, REFUSED, DONE, SKIPPED, QUARANTINED, NOT_SYNCED = "intent", "refused", "done", "skipped", "quarantined", "not synced"
 
@@ -175,18 +176,18 @@ class DdlRecord:
         self._lease = lease
         self._tries: list[dict[str, str]] = []
         """Refusals of earlier calls and of this one."""
-        self.told: tuple[str, ...] = ()
+        self.losses: tuple[str, ...] = ()
         """What earlier calls and this one have updated in rows, or left out, in words."""
 
     def read(self) -> RecordedTry | None:
-        """What earlier calls have left."""
+        """Read the row that earlier calls have left."""
         rows = self._session.query(
             f"SELECT {RECORDED} FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s",
             [self._lease.cluster_id, self.step.job.id],
         )
         found = RecordedTry(*rows[0]) if rows else None
         self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
-        self.told = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
+        self.losses = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
         return found
 
     def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
@@ -196,37 +197,31 @@ class DdlRecord:
         frozen = from_json(found.frozen or "{}")
         return DdlOutcome(found.state, "found", found.executed or "", tuple(json.loads(found.losses or "[]")), frozen)
 
-    def made_since(self, job_id: int, ts: int) -> bool:
-        """Whether this program executed the job after ``ts``."""
-        sql = f"SELECT 1 FROM {table_of(self._config)} WHERE cluster_id = %s AND job_id = %s AND state = %s AND note IN ('text', 'changes', 'derived') AND commit_ts > %s"
-        return bool(self._session.query(sql, [self._lease.cluster_id, job_id, DONE, ts]))
-
     def note_try(self, step: str, sql: str, error: ApplyError) -> None:
         """Keep a refusal; written with the next state."""
         at = str(self._session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
         self._tries = [*self._tries, {"at": at, "step": step, "sql": sql, "words": str(error)}][-_MOST_TRIES:]
 
-    def note_told(self, *words: str, sql: str = "") -> None:
+    def note_losses(self, *words: str, sql: str = "") -> None:
         """Record what rows were updated, or what is left out, in the caller's transaction: a later call, which cannot see it, has these words, too.
 
         ``sql``: the statement that is sent from here on, because the target has refused the one before.
         """
         check(self._session, self._lease)
-        self.told = tuple(dict.fromkeys((*self.told, *words)))
+        self.losses = tuple(dict.fromkeys((*self.losses, *words)))
         self._session.execute(
             f"UPDATE {table_of(self._config)} SET losses = %s, executed = IF(%s = '', executed, %s) WHERE cluster_id = %s AND job_id = %s",
-            [json.dumps(self.told, ensure_ascii=False), sql, sql, self._lease.cluster_id, self.step.job.id],
+            [json.dumps(self.losses, ensure_ascii=False), sql, sql, self._lease.cluster_id, self.step.job.id],
         )
 
     def write_refused(self) -> None:
         """Record the refusal; the next start takes a new snapshot."""
-        self._session.begin()
-        check(self._session, self._lease)
-        self._session.execute(
-            f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-            [REFUSED, self._tries_json(), self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
-        )
-        self._session.commit()
+        with in_transaction(self._session):
+            check(self._session, self._lease)
+            self._session.execute(
+                f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+                [REFUSED, self._tries_json(), self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
+            )
 
     def _tries_json(self) -> str | None:
         return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
@@ -249,15 +244,14 @@ class DdlRecord:
                 step.query,
                 sql,
                 picture,
-                json.dumps(self.told, ensure_ascii=False),
+                json.dumps(self.losses, ensure_ascii=False),
                 self._tries_json(),
             ],
         )
 
-    def write_done(self, outcome: DdlOutcome, on_done: Callable[[Target], None]) -> None:
-        """Record the outcome, and what ``on_done`` writes, in one transaction."""
+    def write_done(self, outcome: DdlOutcome) -> None:
+        """Record the outcome, in the caller's transaction."""
         step = self.step
-        self._session.begin()
         check(self._session, self._lease)
         self._session.execute(
             f"INSERT INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, frozen, began, ended) "
@@ -279,8 +273,6 @@ class DdlRecord:
                 to_json(outcome.frozen) if outcome.frozen else None,
             ],
         )
-        on_done(self._session)
-        self._session.commit()
 
 
 def table_of(config: ApplyConfig) -> str:
@@ -350,13 +342,13 @@ def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tup
     """The jobs that are executed on the target where its checkpoint says ``stand`` = (commit_ts, schema version)."""
     commit_ts, version = stand
     applied = load_applied(session, config, cluster_id, version)
-    marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
-    began = session.query(f"SELECT commit_ts FROM {marks} WHERE cluster_id = %s AND job_id = 0", [cluster_id])
+    records = table_of(config)
+    began = session.query(f"SELECT commit_ts FROM {records} WHERE cluster_id = %s AND job_id = 0", [cluster_id])
     applied = replace(applied, since=int(began[0][0]) if began else commit_ts)
     doubtful = [job.id for job in history.behind(version, commit_ts, applied.since)]
     if doubtful:
         rows = session.query(
-            f"SELECT job_id FROM {marks} WHERE cluster_id = %s AND state NOT IN (%s, %s) "
+            f"SELECT job_id FROM {records} WHERE cluster_id = %s AND state NOT IN (%s, %s) "
             f"AND job_id IN ({', '.join(['%s'] * len(doubtful))})",
             [cluster_id, INTENT, REFUSED, *doubtful],
         )

@@ -10,31 +10,28 @@ from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Presence, altered_by, by_changes
-from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import why_not_restored
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry
-from pyspark_tidb_binlog.sinks.mysql.ddl.execution_check import ExecutionCheck, snapshot_of, unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Refused, passed_by, planned
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry, table_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import Rehearsed, rehearsed
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
+from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import ON_PARTITIONS
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind, statements_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Outcomes, Subject, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place, view_waits
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere, ddl_of, look
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
+from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
-from pyspark_tidb_binlog.sinks.routing.routes import Routes
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _NAME = "tidb_binlog_check"
 _READ_ONLY_TRANSACTION = 1792
@@ -88,23 +85,22 @@ def foreseen(
     selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes), frozenset(databases))
     for step in waiting.steps():
         step = decided(step, waiting.history, selection)
-        if step.decision.fate is DdlFate.FILTERED:
-            seen.outcomes[step.job.id] = "filtered"
+        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen, seen.outcomes)
+        how = passed_by(ddl)
+        if how == "filtered":
+            seen.outcomes[step.job.id] = how
+        if how in ("filtered", "ignored"):
             continue
-        if step.decision.fate is DdlFate.LEFT_OUT or step.skip_ts in config.ignore_txn_commit_ts:
-            continue
-        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config), seen.outcomes)
-        elsewhere = out_of_place(subject, waiting.history, config)
-        dialect = dialect_of(session, config, subject.after)
-        yield from _Look(session, step, subject, dialect, seen).remarks(elsewhere)
-        seen.after(subject)
+        if not how:
+            yield from _Look(session, ddl, seen).remarks()
+        seen.after(ddl.subject)
 
 
 _OF_SERVERS = ("information_schema", "performance_schema", "sys")
 
 
 def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[Rehearsed]:
-    """What the target will lack of each table after the job, and why it will take no form of it, as far as the account can find out.
+    """Find out, as far as the account can, what the target will lack of each table after the job, and why it will take no form of it.
 
     Args:
         session: of the target, in a transaction that only reads.
@@ -120,7 +116,7 @@ def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collec
 
 @dataclass(slots=True)
 class _Seen:
-    """What the target will have when the next DDL is executed."""
+    """Tables and databases that the target will have when the next DDL is executed."""
 
     tables: set[Place]
     databases: set[str]
@@ -148,52 +144,41 @@ class _Seen:
 class _Look:
     """One DDL."""
 
-    def __init__(self, session: Target, step: DdlStep, subject: Subject, dialect: Dialect, seen: _Seen) -> None:
+    def __init__(self, session: Target, ddl: TargetDdl, seen: _Seen) -> None:
         self._session = session
-        self._step = step
-        self._subject = subject
-        self._dialect = dialect
+        self._ddl = ddl
+        self._subject = ddl.subject
         self._seen = seen
 
-    def remarks(self, elsewhere: str) -> Iterator[Remark]:
-        """``elsewhere``: why it is a view of what the target does not have by its name."""
-        subject = self._subject
-        if subject.given.form is DdlForm.NOTHING:
-            return
-        why = elsewhere or self._why_not_sent() or self._why_not_here() or clock_of(self._session, subject).why_not
-        if why:
+    def remarks(self) -> Iterator[Remark]:
+        subject, old = self._subject, self._subject.old
+        # How rows are distributed over partitions is read now. Of anything else, a waiting DDL may change the table first.
+        divided = old is not None and subject.job.kind.effect in ON_PARTITIONS
+        table = read_whole(self._session, old.schema, old.name) if old is not None and divided else None
+        plan = planned(self._ddl, TargetHere(DdlClock(subject), table=table))
+        if isinstance(plan, Refused):
+            yield self._refused(plan.why)
+        elif why := self._why_not_here() or clock_of(self._session, subject).why_not:
             yield self._refused(why)
-            return
-        if by_changes(subject, self._dialect):
-            yield from self._changes()
-            return
-        texts = statements_of(subject, self._dialect, restored=False)
-        if subject.given.form is DdlForm.INFOS and not all(text.by_infos for text in texts):
-            yield self._refused(subject.given.why)
+        elif isinstance(plan, Changes):
+            yield from self._losses(f"{subject.label}: {loss}" for loss in plan.altered.losses())
+            yield from self._forms()
         else:
-            for text in texts:
-                yield from self._statement(text)
+            yield from self._losses(plan.losses)
             if subject.job.kind.makes_tables:
                 yield from self._forms()
-
-    def _why_not_sent(self) -> str:
-        step, subject = self._step, self._subject
-        if step.decision.fate is DdlFate.REFUSED:
-            return step.decision.why
-        if why := why_not_restored(step.job, self._dialect.flavour):
-            return why
-        if subject.given.form in (DdlForm.FROZEN, DdlForm.REFUSED):
-            return subject.given.why
-        return scattered(self._session, subject)
+                return
+            said = (self._said(text.sql) for text in plan.texts if text.sql and not text.may_fail)
+            yield from (self._refused(words) for words in said if words)
 
     def _why_not_here(self) -> str:
-        """What the target lacks for it, or has in its way."""
+        """Return what the target lacks for the DDL, or has in its way."""
         subject, seen = self._subject, self._seen
         if subject.schema and subject.job.kind.on is not On.DATABASE and subject.schema.lower() not in seen.databases:
             return f"the target has no database {subject.schema}"
         if subject.job.kind.on is not On.DATABASE and sql_kind(subject.job).judged not in _NEEDS_NOTHING:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
-            return f"the target has no table {lacking[0].schema}.{lacking[0].name}" if lacking else ""
+            return f"the target has no table {lacking[0].label}" if lacking else ""
         if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):
             return f"the target has a table {subject.label}"
         if not subject.job.kind.makes_tables:
@@ -202,32 +187,16 @@ class _Look:
             place = table.schema.lower(), table.name.lower()
             if place not in seen.tables or place in seen.made:
                 continue
-            differing = unlike(self._session, subject, self._dialect, table)
+            differing = unlike(subject, self._ddl.dialect, table, read_whole(self._session, table.schema, table.name))
             if differing:
                 return f"the target has another table of this name: {'; '.join(lack.words for lack in differing)}"
             if not is_empty(self._session, table.schema, table.name):
                 return "the target has this table already, with rows"
         return ""
 
-    def _changes(self) -> Iterator[Remark]:
-        altered = altered_by(self._subject, self._dialect)
-        if altered is None:
-            yield self._refused(UNCLEAR)
-            return
-        yield from self._losses(f"{self._subject.label}: {loss}" for loss in altered.losses())
-        yield from self._forms()
-
-    def _statement(self, text: Rewritten) -> Iterator[Remark]:
-        yield from self._losses(text.losses)
-        if self._subject.job.kind.makes_tables:
-            return
-        said = self._said(text.sql) if text.sql and not text.may_fail else ""
-        if said:
-            yield self._refused(said)
-
     def _forms(self) -> Iterator[Remark]:
         """The form in which the target will take each table as the job leaves the table."""
-        for losses, refused in forms(self._session, self._subject, self._dialect, self._seen.present):
+        for losses, refused in forms(self._session, self._subject, self._ddl.dialect, self._seen.present):
             if refused:
                 yield self._refused(refused)
             yield from self._losses(losses)
@@ -240,8 +209,8 @@ class _Look:
                 yield note(self._where, f"the target cannot hold: {loss}")
 
     def _said(self, sql: str) -> str:
-        """What the server says against the statement; empty if nothing. TiDB is given its own text."""
-        if self._dialect.flavour is Flavour.TIDB:
+        """Ask the server what it has against the statement; empty if nothing. TiDB is given its own text."""
+        if self._ddl.dialect.flavour is Flavour.TIDB:
             return ""
         try:
             self._session.use(self._subject.schema or "information_schema")
@@ -258,22 +227,18 @@ class _Look:
 
     @property
     def _where(self) -> str:
-        job = self._step.job
-        return f"DDL of job {job.id} on {self._subject.label} ({_short(job)})"
+        job = self._ddl.step.job
+        text = " ".join(job.query.split())
+        return f"DDL of job {job.id} on {self._subject.label} ({text if len(text) <= 100 else text[:99] + '…'})"
 
     def _refused(self, why: str) -> Remark:
         if self._subject.of_views:
             return note(self._where, view_waits(self._subject.label, why))
         todo = (
             f"repair the target. Or skip the DDL with syncer.ignore-txn-commit-ts: the error that stops the stream names the commit_ts, which is just below "
-            f"{self._step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
+            f"{self._ddl.step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
         )
         return hinders(self._where, f"will be refused: {why}", todo)
-
-
-def _short(job: Job) -> str:
-    text = " ".join(job.query.split())
-    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id: int) -> Iterator[tuple[Job, Remark]]:
@@ -282,9 +247,8 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
     Raises:
         ApplyError: ``spark_ddl`` cannot be read.
     """
-    marks = f"{quote_name(config.checkpoint_schema)}.spark_ddl"
     rows = session.query(
-        f"SELECT job_id, early, {RECORDED} FROM {marks} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
+        f"SELECT job_id, early, {RECORDED} FROM {table_of(config)} WHERE cluster_id = %s AND state IN (%s, %s) AND picture IS NOT NULL",
         [cluster_id, INTENT, REFUSED],
     )
     records = {int(row[0]): row[1:] for row in rows}
@@ -294,25 +258,16 @@ def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id
         early, *row = records[step.job.id]
         earlier = RecordedTry(*row)
         step = decided(replace(step, commit_ts=int(earlier.commit_ts), early=bool(early)), waiting.history, Selection.of(config))
-        if step.decision.fate is not DdlFate.APPLIED or step.skip_ts in config.ignore_txn_commit_ts:
+        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen)
+        if passed_by(ddl):
             continue
-        subject = subject_of(step, waiting.history, waiting.frozen, Routes.of(config))
-        dialect = dialect_of(session, config, subject.after)
-        if subject.given.form in (DdlForm.NOTHING, DdlForm.FROZEN) or scattered(session, subject):
-            continue
-        where = f"DDL of job {step.job.id} on {subject.label}"
+        where = f"DDL of job {step.job.id} on {ddl.subject.label}"
         try:
-            if _has_run(session, step, subject, dialect, earlier, marks):
-                yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")
+            plan = planned(ddl, look(session, ddl, was_begun=True), earlier)
         except RetryableApplyError:
             raise
         except ApplyError as error:
             yield step.job, hinders(where, str(error), "decide this before you start the stream")
-
-
-def _has_run(session: Target, step: DdlStep, subject: Subject, dialect: Dialect, earlier: RecordedTry, marks: str) -> bool:
-    if not by_changes(subject, dialect):
-        return ExecutionCheck(session, step, subject, dialect, marks).has_run(earlier, snapshot_of(session, subject))
-    altered, old = altered_by(subject, dialect), subject.old
-    there = read_whole(session, old.schema, old.name) if old else None
-    return altered is not None and there is not None and not altered.clauses(Presence(altered, there).missing())
+        else:
+            if not isinstance(plan, Refused) and plan.done:
+                yield step.job, note(where, "an earlier life began it, and the target shows its effect: it is not executed again")

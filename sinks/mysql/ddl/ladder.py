@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
@@ -41,7 +41,7 @@ def lower(refused: SentDdl) -> tuple[SentDdl, tuple[str, ...]] | None:
     return replace(refused, bare=True, error=None), ()
 
 
-def form(text: Rewritten, ddl: SentDdl) -> Rewritten:
+def form(text: DdlStatement, ddl: SentDdl) -> DdlStatement:
     """``text``, the statement of this step, with only what rows need if the step is that."""
     if not ddl.bare or ddl.made is None:
         return text
@@ -49,7 +49,7 @@ def form(text: Rewritten, ddl: SentDdl) -> Rewritten:
 
 
 def parts_of(table: TableAt, dialect: Dialect) -> Alteration | None:
-    """What a table with only what rows need lacks of ``table``, but for partitions."""
+    """Changes that make ``table``, but for partitions, of a table with only what rows need."""
     return Alteration.of(bare(table.info), table.info, "", dialect, table.schema)
 
 
@@ -110,7 +110,7 @@ def left_out(sql: str, error: ApplyError, label: str) -> str:
 
 
 class Rehearsed(NamedTuple):
-    """What became of a table that was made on trial."""
+    """Result of making a table on trial."""
 
     losses: tuple[str, ...] = ()
     refused: str = ""

@@ -1,4 +1,4 @@
-"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. [db] for ``scattered`` and ``instead_of``, the rest is pure.
+"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. Pure.
 
 A table may be partitioned upstream but not, or differently, at the target: if a server refuses the partitions, the table is created without them, and a loss says so.
 
@@ -25,23 +25,23 @@ from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
-from pyspark_tidb_binlog.sinks.mysql.target import Target
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _ON_SINGLE = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
+ON_PARTITIONS = _ON_SINGLE | {JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES}
 
 
-def scattered(session: Target, subject: Subject) -> str:
-    """Why the job, which removes or exchanges the rows of some partitions only, would take other rows at the target; empty: it would not."""
-    old = subject.old
-    if session.flavour is Flavour.TIDB or subject.job.kind.effect not in _ON_SINGLE or old is None or subject.info is None:
+def scattered(subject: Subject, flavour: Flavour, table: TargetTable | None) -> str:
+    """Why the job, which removes or exchanges the rows of some partitions only, would take other rows at the target; empty: it would not.
+
+    ``table``: the target's.
+    """
+    old, effect = subject.old, subject.job.kind.effect
+    method = table.partition_method.upper().split() if table else []
+    if flavour is Flavour.TIDB or effect not in _ON_SINGLE or old is None or subject.info is None or table is None or not method:
         return ""
     taken = emptied(subject)
-    if subject.job.kind.effect is not JobEffect.EXCHANGES and len(taken) == len(old.info.partitions):
-        return ""
-    table = read_whole(session, old.schema, old.name)
-    method = table.partition_method.upper().split() if table else []
-    if table is None or not method:
+    if effect is not JobEffect.EXCHANGES and len(taken) == len(old.info.partitions):
         return ""
     as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type
     if not as_upstream or {"KEY", "LINEAR"} & set(method):
@@ -51,7 +51,7 @@ def scattered(session: Target, subject: Subject) -> str:
     else:
         return ""
     return (
-        f"{old.schema}.{old.name} is {how}: a partition holds other rows than the upstream's partition of the same name. Apply the effect of the DDL to "
+        f"{old.label} is {how}: a partition holds other rows than the upstream's partition of the same name. Apply the effect of the DDL to "
         "the target's rows by hand, then skip the DDL"
     )
 
@@ -78,7 +78,7 @@ _CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What replaces a refused DDL: either ``delete`` or ``why_not``, or neither if nothing is to be done."""
+    """Replacement of a refused DDL: either ``delete`` or ``why_not``, or neither if nothing is to be done."""
 
     delete: str = ""
     """A DELETE, to be repeated until it finds fewer than ``most`` rows."""
@@ -89,18 +89,17 @@ class Instead:
     most: int = _CHUNK
 
 
-def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instead | None:
-    """What takes the place of the job, which the target has refused; None if it is not on partitions that its table lacks."""
+def instead_of(subject: Subject, table: TargetTable | None, refused: ApplyError) -> Instead | None:
+    """Return the replacement of a job that the target has refused; None if the job is not on partitions that the target's ``table`` lacks."""
     old, effect = subject.old, subject.job.kind.effect
     takes = effect.rows is RowsAfter.PARTITIONS_GO
-    concerned = takes or effect in (JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES)
-    table = read_whole(session, old.schema, old.name) if old is not None and concerned else None
-    if old is None or table is None:
+    if old is None or table is None or not (takes or effect in (JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES)):
         return None
     there = {name.lower() for name in table.partitions}
     if not takes:
         able = subject.job.type == JobType.ALTER_PARTITIONING and refused.errno not in _CANNOT
-        return None if there or able else Instead(loss=_loss(subject))
+        left_out = f"{subject.label}: {subject.job.type_name} left out, because the target's table has no partitions"
+        return None if there or able else Instead(loss="" if subject.job.type == JobType.REMOVE_PARTITIONING else left_out)
     names = emptied(subject)
     if not names or all(name.lower() in there for name in names):
         return None
@@ -110,7 +109,7 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
     return Instead(
         why_not=(
             f"the target's table lacks some of the partitions {', '.join(names)}, and their bounds do not say exactly which rows are in them. Delete "
-            f"these rows there by hand and skip the DDL. Or skip the DDL and copy the table again with --bootstrap {old.schema}.{old.name}"
+            f"these rows there by hand and skip the DDL. Or skip the DDL and copy the table again with --bootstrap {old.label}"
         )
     )
 
@@ -118,14 +117,6 @@ def instead_of(session: Target, subject: Subject, refused: ApplyError) -> Instea
 def emptied(subject: Subject) -> tuple[str, ...]:
     """The partitions whose rows the job removes or exchanges."""
     return subject.old.info.partitions_gone(subject.info) if subject.old and subject.info else ()
-
-
-def _loss(subject: Subject) -> str:
-    return (
-        ""
-        if subject.job.type == JobType.REMOVE_PARTITIONING
-        else f"{subject.label}: {subject.job.type_name} left out, because the target's table has no partitions"
-    )
 
 
 _WHOLE = re.compile(r"-?\d+")

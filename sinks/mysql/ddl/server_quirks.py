@@ -86,7 +86,7 @@ class SentDdl:
 
     @property
     def words(self) -> str:
-        """What the server says against it: the first sentence."""
+        """First sentence of the server's refusal."""
         return self.error.said.partition(". ")[0] if self.error else ""
 
     @property
@@ -107,7 +107,7 @@ class SentDdl:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is done around it."""
+    """Remedy: what is done around a statement."""
 
     first: tuple[str, ...] = ()
     """Statements before the intent is recorded."""
@@ -139,7 +139,7 @@ class Quirk:
 
 
 def around(ddl: SentDdl) -> Around:
-    """What all rows do before the statement is sent, or the first one does that applies to its refusal."""
+    """Remedies of all rows before the statement is sent, or of the first row that applies to its refusal."""
     found = (one for row in QUIRKS if row.concerns(ddl) and (one := row.around(ddl)) is not None)
     if ddl.error:
         return next(found, Around())
@@ -182,7 +182,7 @@ def _instant_columns(ddl: SentDdl) -> Around | None:
     """MySQL exchanges no partition with a table with such columns: it is rebuilt, before the intent because it then has another id."""
     if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.now is None or not ddl.now.ids_known:
         return None
-    found = [(table_name(t.schema, t.name), ddl.now.objects[f"{t.schema}.{t.name}"].which) for t in ddl.subject.before]
+    found = [(table_name(t.schema, t.name), ddl.now.objects[t.label].which) for t in ddl.subject.before]
     instant = with_instant_columns(ddl.session, frozenset[int]().union(*(ids for _, ids in found)))
     return Around(first=tuple(f"ALTER TABLE {name} FORCE" for name, ids in found if ids & instant))
 
@@ -257,9 +257,7 @@ def _nearest(form: Callable[[SentDdl, TableInfo], NearestForm | None]) -> Callab
         if table is None or found is None or found.info == table.info:
             return None
         after = tuple(replace(t, info=found.info) if t is table else t for t in ddl.subject.after)
-        return Around(
-            subject=replace(ddl.subject, after=after), losses=tuple(f"{table.schema}.{table.name}: {loss}" for loss in found.losses)
-        )
+        return Around(subject=replace(ddl.subject, after=after), losses=tuple(f"{table.label}: {loss}" for loss in found.losses))
 
     return simpler
 
@@ -297,10 +295,6 @@ def _too_long(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
     return with_texts(info, ddl.dialect, ddl.words, {c.name for c in ddl.blamed(ddl.coming)})
 
 
-def _without_comments(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
-    return without_comments(info, ddl.words)
-
-
 def _foreign_keys_renamed(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
     """Names of foreign keys are unique in a database, at a TiDB in a table. MariaDB's 1005 has many reasons."""
     if ddl.error is not None and ddl.error.errno == _CANNOT_CREATE and "errno: 121" not in ddl.words:
@@ -318,7 +312,7 @@ def _kept_by_foreign_key(ddl: SentDdl) -> Around | None:
     if found is None or old is None or not old.info.foreign_keys:
         return None
     drop = f"ALTER TABLE {table_name(old.schema, old.name)} DROP FOREIGN KEY {quote_name(found[1])}"
-    loss = f"{old.schema}.{old.name}: foreign key {found[1]} left out, because the server does not change a column that it has: make it again by hand"
+    loss = f"{old.label}: foreign key {found[1]} left out, because the server does not change a column that it has: make it again by hand"
     return Around(first=(drop,), sql=ddl.sql, losses=(loss,))
 
 
@@ -416,7 +410,7 @@ QUIRKS = (
     Quirk(_nearest(_without_defaults), _OF_EXPRESSIONS | _OF_DEFAULTS),
     Quirk(_wide_rows, (1118,)),
     Quirk(_nearest(_too_long), (1074,)),
-    Quirk(_nearest(_without_comments), (1628, 1629, 1688, 1793)),
+    Quirk(_nearest(lambda ddl, info: without_comments(info, ddl.words)), (1628, 1629, 1688, 1793)),
     Quirk(_nearest(_foreign_keys_renamed), (_CANNOT_CREATE, 1823, 1826)),
     Quirk(_kept_by_foreign_key, (1832,)),
     Quirk(_nearest(_key_prefixes), (1170,)),

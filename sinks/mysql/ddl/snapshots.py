@@ -69,7 +69,7 @@ class SchemaSnapshot:
         return found is None or bool(found.create)
 
     def only(self, schema: str, table: str) -> "SchemaSnapshot":
-        """What it shows of one table."""
+        """The snapshot of one table alone."""
         return replace(self, objects={f"{schema}.{table}": self.objects[f"{schema}.{table}"]})
 
     def of_another_server(self, other: "SchemaSnapshot") -> bool:
@@ -93,6 +93,10 @@ class SchemaSnapshot:
             one.create == other.objects[name].create and (not with_ids or one.which == other.objects[name].which)
             for name, one in self.objects.items()
         )
+
+
+NOTHING_KEPT = SchemaSnapshot({}, ids_known=False)
+"""What an intent records of the target before a DROP: the texts of all tables of a database may be too long for one statement."""
 
 
 def take_snapshot(session: Target, databases: Iterable[str], tables: Iterable[tuple[str, str]]) -> SchemaSnapshot:
@@ -140,7 +144,7 @@ def is_empty(session: Target, schema: str, table: str, partition: str = "") -> b
 
 
 def _server(session: Target) -> Mapping[str, str]:
-    """What distinguishes the server, with its data, from others: MySQL's UUID, which is in the data directory.
+    """Read what distinguishes the server, with its data, from others: MySQL's UUID, which is in the data directory.
 
     A MariaDB has no UUID. Replicas have different ``server_id``, nodes of Galera different names. The tables of the database ``mysql`` have the time at
     which the data directory was made (visible with a privilege on it). Its ``server_uid`` belongs to the host's network card, so a new container has another.

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, expression, partition_change, timestamps_in_utc
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
-    Rewritten,
+    DdlStatement,
     plain_strings,
     reads_clock,
     without_end,
@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 
 
 class Judged(Enum):
-    """How an earlier attempt of unknown outcome is judged (``execution_check``)."""
+    """Ways to judge an earlier attempt of unknown outcome (``after_state``)."""
 
     AGAIN = "a second time it does the same, because no rows were written since"
     CHANGES = "by its changes, all of which the definition shows"
@@ -48,7 +48,7 @@ class SqlKind:
     """One kind of DDL."""
 
     judged: Judged
-    statement: "Callable[[Subject, Dialect], Rewritten | None] | None" = None
+    statement: "Callable[[Subject, Dialect], DdlStatement | None] | None" = None
     """Without the text; None, or an answer None: TiDB's text."""
     at_tidb: bool = True
     """Whether a TiDB is given the statement, too, and not the text."""
@@ -62,21 +62,21 @@ _GONE = frozenset({1008, 1051, 4091, 4092, 1049})
 _TYPES = frozenset(ColumnType)
 
 
-def _database(verb: str, subject: Subject, dialect: Dialect) -> Rewritten:
+def _database(verb: str, subject: Subject, dialect: Dialect) -> DdlStatement:
     info = subject.job.db_info
     found = dialect.charset(info.charset, info.collate) if info else dialect.charset("", "")
-    return Rewritten(f"{verb} DATABASE {quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}")
+    return DdlStatement(f"{verb} DATABASE {quote_name(subject.schema)} CHARACTER SET = {found.charset} COLLATE = {found.collate}")
 
 
-def _on_table(verb: str, subject: Subject, dialect: Dialect) -> Rewritten:
+def _on_table(verb: str, subject: Subject, dialect: Dialect) -> DdlStatement:
     schema, name = (subject.old.schema, subject.old.name) if subject.old else (subject.schema, subject.name)
-    return Rewritten(f"{verb} {table_name(schema, name)}")
+    return DdlStatement(f"{verb} {table_name(schema, name)}")
 
 
-def _sequence(verb: str, subject: Subject, dialect: Dialect) -> Rewritten | None:
+def _sequence(verb: str, subject: Subject, dialect: Dialect) -> DdlStatement | None:
     """A restart is in the text alone."""
     if dialect.flavour is Flavour.MYSQL:
-        return Rewritten("", (f"{subject.label}: sequence left out, because MySQL has none",))
+        return DdlStatement("", (f"{subject.label}: sequence left out, because MySQL has none",))
     made, numbers = _on_table(f"{verb} SEQUENCE", subject, dialect), subject.new.info.sequence if subject.new else None
     if numbers is None:
         return made if verb == "DROP" else None
@@ -87,13 +87,13 @@ def _sequence(verb: str, subject: Subject, dialect: Dialect) -> Rewritten | None
     )
     words = [t.word or t.text for t in significant(subject.query)]
     if verb == "CREATE" or "RESTART" not in words:
-        return Rewritten(sql)
+        return DdlStatement(sql)
     after = dropwhile(lambda word: word in ("WITH", "="), words[words.index("RESTART") + 1 :])
     number = "".join(takewhile(lambda word: word in "+-" or word.isdigit(), after))
-    return Rewritten(f"{sql} RESTART WITH {number or numbers.start}")
+    return DdlStatement(f"{sql} RESTART WITH {number or numbers.start}")
 
 
-def _create(subject: Subject, dialect: Dialect) -> Rewritten | None:
+def _create(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     new = subject.new
     if new is None or any(c.tp not in _TYPES for c in visible(new.info)):
         return None  # of a later release: its text says what it is
@@ -103,7 +103,7 @@ def _create(subject: Subject, dialect: Dialect) -> Rewritten | None:
 _ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
 
 
-def _view(subject: Subject, dialect: Dialect) -> Rewritten | None:
+def _view(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     """The view with the names that the upstream has resolved: a text means the tables of its session's database. CHECK OPTION is left out, because TiDB stores one that nobody wrote."""
     new = subject.new
     view = new.info.view if new else None
@@ -111,33 +111,33 @@ def _view(subject: Subject, dialect: Dialect) -> Rewritten | None:
         return None  # recorded before views were kept
     replaces = any((t.schema, t.name.lower()) == (new.schema, new.name.lower()) for t in subject.before)
     columns = ", ".join(quote_name(c.name) for c in new.info.public_columns())
-    return Rewritten(
+    return DdlStatement(
         f"CREATE {'OR REPLACE ' * replaces}ALGORITHM = {_ALGORITHMS[view.algorithm]} "
         f"DEFINER = {account_name(view.user, view.host) if view.user else 'CURRENT_USER'} SQL SECURITY {'INVOKER' if view.invoker else 'DEFINER'} "
         f"VIEW {table_name(new.schema, new.name)} ({columns}) AS {expression(view.select)}"
     )
 
 
-def _partitions(subject: Subject, dialect: Dialect) -> Rewritten | None:
+def _partitions(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     old = subject.old
     if old is None or subject.former is None or subject.info is None:
         return None
     clause = partition_change(subject.former, subject.info, subject.job.kind.effect, dialect)
     sql = f"ALTER TABLE {table_name(old.schema, old.name)} {clause}" if clause else ""
     # The target may lack a column of the expression.
-    return Rewritten(sql, by_infos=not clause.startswith("PARTITION BY") or len(old.info.columns) == len(subject.former.columns))
+    return DdlStatement(sql, by_infos=not clause.startswith("PARTITION BY") or len(old.info.columns) == len(subject.former.columns))
 
 
-def _recover(subject: Subject, dialect: Dialect) -> Rewritten:
+def _recover(subject: Subject, dialect: Dialect) -> DdlStatement:
     """The statement by the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
     old, new = subject.dropped, subject.new
     if old is None or new is None:
-        return Rewritten("")
+        return DdlStatement("")
     name = table_name(old.schema, old.name)
-    return Rewritten(f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}")
+    return DdlStatement(f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}")
 
 
-def _exchange(subject: Subject, dialect: Dialect) -> Rewritten | None:
+def _exchange(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
     info, old = subject.info, subject.old
     plain = next((t for t in subject.before if t.table_id == subject.job.table_id), None)
@@ -145,11 +145,11 @@ def _exchange(subject: Subject, dialect: Dialect) -> Rewritten | None:
     if old is None or plain is None or moved is None:
         return None
     tables = table_name(old.schema, old.name), table_name(plain.schema, plain.name)
-    return Rewritten(f"ALTER TABLE {tables[0]} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {tables[1]}")
+    return DdlStatement(f"ALTER TABLE {tables[0]} EXCHANGE PARTITION {quote_name(moved)} WITH TABLE {tables[1]}")
 
 
-def _rename(subject: Subject, dialect: Dialect) -> Rewritten | None:
-    """All pairs qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
+def _rename(subject: Subject, dialect: Dialect) -> DdlStatement | None:
+    """RENAME TABLE of all pairs, qualified with their databases, in the order of the text, which matters for a swap through a third name; empty if no name changes."""
     now = {t.table_id: TargetName(t.schema, t.name) for t in subject.before}
     new = {t.table_id: TargetName(t.schema, t.name) for t in subject.after}
     if subject.job.type == JobType.RENAME_TABLE:
@@ -173,11 +173,11 @@ def _rename(subject: Subject, dialect: Dialect) -> Rewritten | None:
     return _renames(written, dialect)
 
 
-def _renames(pairs: Sequence[tuple[TargetName, TargetName]], dialect: Dialect) -> Rewritten:
-    """Without the pairs that are one name at the target, which a server refuses: the table exists."""
+def _renames(pairs: Sequence[tuple[TargetName, TargetName]], dialect: Dialect) -> DdlStatement:
+    """RENAME TABLE without the pairs that are one name at the target, which a server refuses: the table exists."""
     names = [(table_name(a.schema, a.name), table_name(b.schema, b.name)) for a, b in pairs]
     changing = [(a, b) for a, b in names if not same_name(a, b, dialect)]
-    return Rewritten("RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else "")
+    return DdlStatement("RENAME TABLE " + ", ".join(f"{a} TO {b}" for a, b in changing) if changing else "")
 
 
 def same_name(one: str, other: str, dialect: Dialect) -> bool:
@@ -189,7 +189,7 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.CREATE_SCHEMA: SqlKind(Judged.MADE, partial(_database, "CREATE"), already_so=_EXISTS_DATABASE),
     JobType.SCHEMA_CHARSET: SqlKind(Judged.AGAIN, partial(_database, "ALTER")),
     JobType.DROP_SCHEMA: SqlKind(
-        Judged.GONE, lambda subject, _: Rewritten(f"DROP DATABASE {quote_name(subject.schema)}"), already_so=_GONE
+        Judged.GONE, lambda subject, _: DdlStatement(f"DROP DATABASE {quote_name(subject.schema)}"), already_so=_GONE
     ),
     JobType.CREATE_TABLE: SqlKind(Judged.MADE, _create, at_tidb=False),
     JobType.CREATE_TABLES: SqlKind(Judged.MADE),
@@ -234,19 +234,19 @@ def sql_kind(job: Job) -> SqlKind:
     return SQL_KINDS.get(job.type, _OTHER)
 
 
-def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tuple[Rewritten, ...]:
+def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tuple[DdlStatement, ...]:
     """The statements for the target, one for each table of CREATE TABLES, else one. ``restored``: the text was written by TiDB's parser, not by a user."""
     if subject.job.type == JobType.CREATE_TABLES:
         return tuple(create_table(t.schema, replace(t.info, name=t.name), dialect) for t in subject.after)
     return (rewrite(subject, dialect, restored=restored),)
 
 
-def joined(texts: Sequence[Rewritten]) -> str:
-    """All their SQL, for records and for what looks at the words; empty if there is nothing to execute."""
+def joined(texts: Sequence[DdlStatement]) -> str:
+    """SQL of all statements, for records and for what looks at the words; empty if there is nothing to execute."""
     return "; ".join(text.sql for text in texts if text.sql)
 
 
-def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
+def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> DdlStatement:
     """The statement of a job that has one."""
     kind = sql_kind(subject.job)
     by_text = dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT
@@ -256,14 +256,14 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> Rewritten:
     whole = tokenize(subject.query.strip().rstrip("; "), backslash_escapes=not restored)
     if by_text:
         sql = text_of(plain_strings(without_if_not_exists(whole), restored=restored))
-        return Rewritten(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False)
+        return DdlStatement(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False)
     only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
     losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
-    return Rewritten(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)
+    return DdlStatement(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:
-    """What a TiDB is given after the text: literals in UTC, and no TTL, because the deletes of the upstream's TTL jobs arrive as binlogs."""
+    """Statements that a TiDB is given after the text: literals in UTC, and no TTL, because the deletes of the upstream's TTL jobs arrive as binlogs."""
     new = subject.new
     if (
         new is not None

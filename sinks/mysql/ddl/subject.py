@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, TargetNa
 
 
 class DdlForm(StrEnum):
-    """How a DDL is sent."""
+    """Forms in which a DDL is sent."""
 
     TEXT = "text"
     """As TiDB's text first, then derived."""
@@ -37,7 +37,7 @@ class DdlForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DdlDelivery:
-    """How a DDL is sent, and why not as text."""
+    """Form in which a DDL is sent, and why not as text."""
 
     form: DdlForm
     why: str = ""
@@ -57,7 +57,7 @@ NO_OUTCOMES: Outcomes = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a DDL operates on: the job, and its tables as they are on the target before and after it."""
+    """Job of a DDL, and its tables as they are on the target before and after the job."""
 
     job: Job
     query: str

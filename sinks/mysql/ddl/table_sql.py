@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     TableInfo,
 )
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, LOST_IN_GBK, Charset, Dialect, charset_text, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
@@ -187,7 +187,7 @@ _MADE = re.compile(r"fk_\d+")
 _DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
 
 
-def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
+def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement:
     """The table as the upstream has it, without what no server of the flavour can hold."""
     losses = list[str]()
     parts = [column_definition(c, info, dialect, explicit=False) for c in visible(info)]
@@ -205,14 +205,14 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> Rewritten:
     losses += [words for c in visible(info) if (words := recoded_words(c, info, dialect))]
     losses += left_out(info, dialect)
     options = " ".join(filter(None, [*_options(info, dialect), partitions]))
-    return Rewritten(
+    return DdlStatement(
         f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
         tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
     )
 
 
 def recoded_words(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> str:
-    """How a gbk column of the target differs from the upstream's; empty if it does not, or has another charset."""
+    """Difference between a gbk column of the target and the upstream's; empty if there is none, or the column has another charset."""
     if not is_text_or_words(column) or dialect.charset(column.charset, column.collate).charset != GBK or dialect.flavour is Flavour.TIDB:
         return ""
     if dialect.column_charset(column, info).charset == GBK:
@@ -222,7 +222,7 @@ def recoded_words(column: ColumnInfo, info: TableInfo, dialect: Dialect) -> str:
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> Iterator[str]:
-    """What no definition made of the infos has of a table."""
+    """Yield what no definition made of the infos has of a table."""
     for column in visible(info):
         if lacks_counter(column, info, dialect):
             yield f"column {column.name}: AUTO_INCREMENT left out"
@@ -286,7 +286,7 @@ def partition_by(info: TableInfo, dialect: Dialect) -> str:
 
 
 def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect: Dialect) -> str:
-    """What ALTER TABLE does to the partitions; empty if they are the same. They are told apart by their ids and names."""
+    """Clause of ALTER TABLE for the partitions; empty if they are the same. They are told apart by their ids and names."""
     kept = {(p.id, p.name) for p in old.partitions} & {(p.id, p.name) for p in new.partitions}
     gone, come = ([p for p in parts if (p.id, p.name) not in kept] for parts in (old.partitions, new.partitions))
     if not gone and not come:

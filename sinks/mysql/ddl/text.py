@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, sig
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class DdlStatement:
     """Text for the target, and what it leaves out."""
 
     sql: str

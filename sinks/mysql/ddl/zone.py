@@ -1,18 +1,10 @@
-"""The time zone in which the statements of a DDL run, and rows that a MODIFY converts otherwise. [db] for ``clock_of``, which reads only; the rest is pure.
+"""The time zone in which the statements of a DDL run. [db] for ``clock_of``, which reads only; the rest is pure.
 
 In the time zone of the session that issued the DDL, TiDB converts between TIMESTAMP and other types, and evaluates ``UNIX_TIMESTAMP('...')`` in a partition
 boundary. The job records the zone as ``reorg_meta.location``. A zone is used as an offset if it has the same offset for all relevant times, otherwise by its name, which the
 server must have. Literals of TIMESTAMP columns are in UTC in the infos, and are converted to the zone in which their statement runs.
 
 A TIME that becomes a DATETIME gets the day of the conversion, which no job has. Such a DDL is refused.
-
-``converted_otherwise``, in words; rows that are written later are as upstream:
-
-    FLOAT, DOUBLE to a text    servers write numbers in different ways: TiDB 16777215, 1e20 as 100000000000000000000, MariaDB 16777200, 1e20
-    TEXT to JSON on MariaDB    MariaDB's JSON is a text and stays as it was written; TiDB rewrites it
-    JSON to a text on MySQL    MySQL writes floating point numbers as 1.0
-    DATETIME(3) to DATE        MySQL rounds 23:59:59.6 up to the next day, TiDB cuts the time off
-    DATETIME(3) to an integer  MariaDB cuts the fraction off, TiDB rounds it; the same for TIME(3)
 """
 
 import logging
@@ -21,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
-from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
+from pyspark_tidb_binlog.schemas.column_pairs import pair_columns
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ServerRefused
@@ -30,7 +22,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import UTC_SINCE
 from pyspark_tidb_binlog.sinks.mysql.ddl.text import reads_clock
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text, table_name
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
@@ -143,12 +135,11 @@ def certain(subject: Subject, tz: tzinfo) -> bool:
 
 def moved(subject: Subject, tz: tzinfo) -> Subject:
     """The subject with every TIMESTAMP literal of its tables converted to that zone."""
-    before, after = (tuple(_moved_table(t, tz) for t in tables) for tables in (subject.before, subject.after))
+    before, after = (
+        tuple(replace(t, info=replace(t.info, columns=tuple(_moved_column(c, tz) for c in t.info.columns))) for t in tables)
+        for tables in (subject.before, subject.after)
+    )
     return replace(subject, before=before, after=after)
-
-
-def _moved_table(table: TableAt, tz: tzinfo) -> TableAt:
-    return replace(table, info=replace(table.info, columns=tuple(_moved_column(c, tz) for c in table.info.columns)))
 
 
 def _moved_column(column: ColumnInfo, tz: tzinfo) -> ColumnInfo:
@@ -170,39 +161,6 @@ def _text(local: datetime, column: ColumnInfo) -> str:
     digits = max(column.decimal, 0)
     whole = local.strftime("%Y-%m-%d %H:%M:%S")
     return f"{whole}.{local.microsecond:06d}"[: len(whole) + 1 + digits] if digits else whole
-
-
-_FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
-_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
-_MOMENTS = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP})
-
-
-def converted_otherwise(subject: Subject, flavour: Flavour) -> tuple[str, ...]:
-    """What differs in rows that are there, each with the way to have them as upstream."""
-    old, new = subject.old, subject.new
-    if old is None or new is None or flavour is Flavour.TIDB:
-        return ()
-    pairs = pair_columns(subject.job, subject.query, old.info, new.info) or {}
-    found = []
-    for column in visible(new.info):
-        was = pairs.get(column.name.lower())
-        if was is not None and not column.generated:
-            found += [f"{subject.label}: column {column.name}: {why}" for why in _why(was, column, flavour)]
-    return tuple(f"{words}. To have the upstream's values, copy the table again: --bootstrap {subject.label}" for words in found)
-
-
-def _why(was: ColumnInfo, column: ColumnInfo, flavour: Flavour) -> Iterator[str]:
-    worded = is_text(column) or is_bytes(column) or column.tp in (ColumnType.JSON, ColumnType.ENUM, ColumnType.SET)
-    if was.tp in _FLOATS and worded:
-        yield "its numbers became texts as the target writes them, which may differ from the upstream's (1e20, digits of large numbers)"
-    if is_text(was) and column.tp == ColumnType.JSON and flavour is Flavour.MARIADB:
-        yield "its texts stay as they were written, but the upstream has rewritten them as JSON (blanks, order of keys)"
-    if was.tp == ColumnType.JSON and (is_text(column) or is_bytes(column)) and flavour is Flavour.MYSQL:
-        yield "its JSON became texts as the target writes them, which may differ from the upstream's (1.0, 1e20)"
-    if was.tp in _MOMENTS and was.decimal > 0 and column.tp == ColumnType.DATE and flavour is Flavour.MYSQL:
-        yield "its times in the last half second of a day became the next day"
-    if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in _INTEGERS and flavour is Flavour.MARIADB:
-        yield "its fractions of seconds were cut off, but the upstream has rounded them"
 
 
 _log = logging.getLogger(__name__)

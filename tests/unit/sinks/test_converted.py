@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import converted_otherwise
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
 

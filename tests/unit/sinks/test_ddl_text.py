@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite, silent_losses
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, job, partitions, table
 
@@ -21,7 +21,7 @@ CI = {**VARCHAR, "Collate": "utf8mb4_general_ci"}
 ENUM = {**VARCHAR, "Tp": 247, "Elems": ["a", "b"]}
 
 
-def rewritten(query: str, kind: int, info: dict[str, Any] | None = None, flavour: Flavour = Flavour.MARIADB, **more: Any) -> Rewritten:
+def rewritten(query: str, kind: int, info: dict[str, Any] | None = None, flavour: Flavour = Flavour.MARIADB, **more: Any) -> DdlStatement:
     """``query`` of a job on table ``t`` (id 10), which exists unless the job makes it."""
     old = more.pop("old", table(10, "t"))
     jobs = [database(1)] if kind in (3, 1) else [database(1), job(2, 3, old)]
@@ -30,7 +30,7 @@ def rewritten(query: str, kind: int, info: dict[str, Any] | None = None, flavour
     return on(history(*jobs, last), query, flavour, restored)
 
 
-def on(h: SchemaHistory, query: str, flavour: Flavour = Flavour.MARIADB, restored: bool = True) -> Rewritten:
+def on(h: SchemaHistory, query: str, flavour: Flavour = Flavour.MARIADB, restored: bool = True) -> DdlStatement:
     last = h.ordered[-1]
     step = DdlStep(90, last, query, False, AppliedJobs(last.version - 1), AppliedJobs(last.version))
     return rewrite(subject_of(step, h), Dialect(flavour), restored=restored)
@@ -84,7 +84,7 @@ def test_exchange_names_both_tables_and_says_nothing_of_validation() -> None:
 
 def test_mysql_has_no_sequences() -> None:
     h = history(database(1), job(2, 34, table(10, "s", sequence={})))
-    assert on(h, "CREATE SEQUENCE `s`;", Flavour.MYSQL) == Rewritten("", ("d.s: sequence left out, because MySQL has none",))
+    assert on(h, "CREATE SEQUENCE `s`;", Flavour.MYSQL) == DdlStatement("", ("d.s: sequence left out, because MySQL has none",))
 
 
 @pytest.mark.shows("ddl gotcha 4")

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import Rewritten
+from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, table
 
@@ -35,7 +35,7 @@ def info_of(*columns: dict[str, Any], **more: Any) -> TableInfo:
     return TableInfo.from_json(table(10, "t", [ID, *columns], **more))
 
 
-def create(*columns: dict[str, Any], dialect: Dialect = MARIADB, **more: Any) -> Rewritten:
+def create(*columns: dict[str, Any], dialect: Dialect = MARIADB, **more: Any) -> DdlStatement:
     return create_table("d", info_of(*columns, **more), dialect)
 
 
@@ -57,7 +57,7 @@ def create(*columns: dict[str, Any], dialect: Dialect = MARIADB, **more: Any) ->
 )  # fmt: skip
 def test_columns(columns: list[dict[str, Any]], more: dict[str, Any], wanted: str) -> None:
     parts = ", ".join(filter(None, [ID_SQL, wanted, KEY]))
-    assert create(*columns, **more) == Rewritten(f"CREATE TABLE `d`.`t` ({parts}) {CS}", (), by_infos=True)
+    assert create(*columns, **more) == DdlStatement(f"CREATE TABLE `d`.`t` ({parts}) {CS}", (), by_infos=True)
 
 
 def test_keys() -> None:
