@@ -55,7 +55,7 @@ class TargetWords:
     def of_database(cls, where: str, schema: str, cluster_id: int) -> "TargetWords":
         """Those of a MySQL-protocol server."""
         row = f"""INSERT INTO {schema}.checkpoint VALUES ({cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
-        return cls(where, f"database {schema}", f"{schema}.spark_ddl, spark_state hold no rows of this cluster", row)
+        return cls(where, f"database {schema}", f"{schema}.spark_ddl and spark_state hold no rows of this cluster", row)
 
     @classmethod
     def of_directory(cls, where: str, data_dir: str) -> "TargetWords":

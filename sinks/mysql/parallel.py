@@ -4,7 +4,7 @@ One task per part commits its deletes, waits until the markers show that all par
 statement while the server executes the present one. A part that waits too long, because the tasks of others have no slot, is left to
 a second Spark job, which finds the deletes done.
 
-The row of each part and phase says which transactions it and phase was planned without (``syncer.ignore-txn-commit-ts``). If deletes are committed and
+The row of each part and phase says which transactions that part was planned without (``syncer.ignore-txn-commit-ts``). If deletes are committed and
 other transactions are to be skipped now, the deletes are corrected first, in one transaction per part: rows that only the skipped transactions deleted are
 inserted again. Rows that a part has written stay, and are a finding.
 

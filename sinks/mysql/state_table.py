@@ -278,6 +278,8 @@ class StateTable:
             ApplyError: it was begun otherwise.
         """
         self.require_same(session, span)
+        # Parts of a span that somebody has moved the checkpoint past would count as done if it came again.
+        self.forget_upto(session, span.after_ts)
         value = _json({"parts": span.parts, "filters": span.filters})
         self._replace(session, Row(OPEN, span.after_ts, span.upto_ts, value))
 
@@ -294,7 +296,7 @@ class StateTable:
         if (begun.after_ts, begun.upto_ts, begun.parts) != (span.after_ts, span.upto_ts, span.parts):
             raise ApplyError(
                 f"{self.schema}.{TABLE} holds the unfinished span ({begun.after_ts}, {begun.upto_ts}] in {begun.parts} parts of cluster {self.cluster_id}, but "
-                f"{here} in {span.parts} parts is to begin. Was the table edited, or filled from two targets? Start the Drainer again: the start finishes the span"
+                f"{here} in {span.parts} parts is to begin. Were filters or routes changed? Start with those of before until the checkpoint has passed {begun.upto_ts}. Was the table edited, or filled from two targets? Start the Drainer again: the start finishes the span"
             )
         raise ApplyError(
             f"the span {here} was begun with other filters or routes, and a part of it is in the target. Start the Drainer with those settings until the "
@@ -344,6 +346,7 @@ class StateTable:
     def begin_lanes(self, session: Session, lanes: OpenLanes) -> None:
         """Record a span that is applied row by row, and what each lane has done; replaces any other."""
         self.end_lanes(session)
+        self.forget_upto(session, lanes.after_ts)
         values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(lanes.done))
         named = [(f"{LANE} {lane}", lanes.lane(done)) for lane, done in enumerate(lanes.done)]
         args = [v for name, value in named for v in (self.cluster_id, name, lanes.after_ts, lanes.upto_ts, value)]

@@ -154,6 +154,17 @@ def test_an_unfinished_span_is_not_begun_otherwise(session: Session, other: Open
     RECORD.begin_parts(session, OpenParts(200, 300, 4))
 
 
+def test_what_was_left_of_a_span_that_was_passed_by_hand_does_not_count_when_it_comes_again(session: Session) -> None:
+    RECORD.begin_parts(session, SPAN)
+    assert RECORD.claim(session, part(0, "delete"))
+    RECORD.begin_parts(session, OpenParts(200, 300, 2))
+    RECORD.forget_beyond(session, 100)
+    assert RECORD.read(session).rows == ()
+    RECORD.begin_lanes(session, OpenLanes(100, 200, "plan", False, (3,)))
+    RECORD.begin_parts(session, OpenParts(200, 300, 2))
+    assert RECORD.read(session).lanes is None
+
+
 def test_a_late_task_writes_nothing_in_the_next_span(session: Session) -> None:
     RECORD.begin_parts(session, SPAN)
     RECORD.end(session, 100, 200)
