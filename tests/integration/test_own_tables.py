@@ -80,18 +80,18 @@ def test_every_table_needs_transactions_and_its_key(session: Session, life: Life
         assert "ADD PRIMARY KEY" in mended(session, life), table
 
 
-@pytest.mark.parametrize("other", ["layout 2", ""])
+@pytest.mark.parametrize("other", ["layout 1", ""])
 @pytest.mark.parametrize("name", [name for name in ALWAYS if name != "checkpoint"])
 def test_a_table_of_another_layout(session: Session, life: Life, name: str, other: str) -> None:
     life()
     session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = '{other}'")
     with pytest.raises(
         ApplyError,
-        match=f"`{name}`.*has the comment '{other}'.*'layout 1'.*start the release that made the table"
-        + ("" if other else ".*COMMENT='layout 1'"),
+        match=f"`{name}`.*has the comment '{other}'.*'layout 2'.*start the release that made the table"
+        + ("" if other else ".*COMMENT='layout 2'"),
     ):
         life()
-    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 1'")
+    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 2'")
     life()
 
 
@@ -103,7 +103,7 @@ def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life)
     ):
         ensure(session, SCHEMA)
         session.execute(f"ALTER TABLE {NAME}.{table} COMMENT = ''")
-        with pytest.raises(ApplyError, match="'layout 1'"):
+        with pytest.raises(ApplyError, match="'layout 2'"):
             ensure(session, SCHEMA)
     life(loopback_control=True)
     session.execute("ALTER TABLE retl._drainer_repl_mark ENGINE = MyISAM")
