@@ -9,7 +9,7 @@ Promises: pure. A table info that no table can have raises ``Corruption``.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, Self, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,22 +65,25 @@ _ROWID_CELL = CellType(CellKind.INT, 0)
 _MOST_KEPT = 128
 """Tables whose layouts are kept."""
 
+T = TypeVar("T")
+P = ParamSpec("P")
 L = TypeVar("L")
 
 
-class _Once(Generic[L]):
+class Once(Generic[T, P, L]):
     """A decision about a table, with its newest answers kept, by the very object: a hash of a table info would walk all its columns."""
 
-    def __init__(self, decide: Callable[[TableInfo], L]) -> None:
+    def __init__(self, decide: Callable[Concatenate[T, P], L]) -> None:
         self._decide = decide
-        self._kept: dict[int, tuple[TableInfo, L]] = {}
+        self._kept: dict[tuple[int, tuple[object, ...]], tuple[T, L]] = {}
 
-    def __call__(self, info: TableInfo) -> L:
-        found = self._kept.get(id(info))
-        if found is None or found[0] is not info:
+    def __call__(self, table: T, *given: P.args, **none: P.kwargs) -> L:
+        """The decision about ``table`` with what is ``given``, by position."""
+        found = self._kept.get((id(table), given))
+        if found is None or found[0] is not table:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            found = self._kept[id(info)] = info, self._decide(info)
+            found = self._kept[id(table), given] = table, self._decide(table, *given, **none)
         return found[1]
 
 
@@ -126,7 +129,7 @@ class ImageLayout:
     schema: pa.Schema
 
 
-@_Once
+@Once
 def key_layout(info: TableInfo) -> KeyLayout:
     """The key of a table's rows."""
     columns = info.handle_columns()
@@ -137,7 +140,7 @@ def key_layout(info: TableInfo) -> KeyLayout:
     return KeyLayout(parts, frozenset(p.id for p in parts), len(parts) == 1 and parts[0].cell.kind in (CellKind.INT, CellKind.UINT))
 
 
-@_Once
+@Once
 def image_layout(info: TableInfo) -> ImageLayout:
     """The images of a table's rows."""
     columns = info.target_columns()

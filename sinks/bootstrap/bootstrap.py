@@ -44,7 +44,6 @@ from pyspark_tidb_binlog.sinks.engine.segments import SetVal
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, ensure_ddl_table, note_copied
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
@@ -52,7 +51,7 @@ from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect, kept_sessions, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import databases_of, kinds_of
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 

@@ -30,9 +30,8 @@ from pyspark_tidb_binlog.sinks.lake.mirror_round import LoadLater
 from pyspark_tidb_binlog.sinks.lake.mirrors import TablesThen
 from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, Attempt, RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, session_for
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

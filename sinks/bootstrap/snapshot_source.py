@@ -20,11 +20,10 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, KeyRange, even_boundaries, ranges_between
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 

@@ -27,14 +27,13 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, 
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, whole
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.effects import judge, noted
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
-from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, KeptSessions, Session, Sessions
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, RowTexts, Statement
 
 _log = logging.getLogger(__name__)

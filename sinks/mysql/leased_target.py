@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, RetryPolicy, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions, session_for, transaction
 
 
 @contextmanager

@@ -39,7 +39,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_rec
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.in_parts import InParts
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
@@ -51,7 +50,7 @@ from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.in_lanes import InLanes
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect, session_for
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, begin_ddl, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.state_table import SafeBounds, State
 from pyspark_tidb_binlog.sinks.mysql.tables_there import TablesThere
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord

@@ -38,14 +38,14 @@ from pyspark_tidb_binlog.sinks.engine.identity import numbered, repeated, row_nu
 from pyspark_tidb_binlog.sinks.engine.keyed import IN_MEMORY, KEYED, KeyedEvents, RowSpool, Span, unpack
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.delete_correction import DeleteCorrection
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import DeleteCorrection, PlanLimits, SpanPlan
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, kept_sessions, session_for, transaction
 from pyspark_tidb_binlog.sinks.mysql.state_table import Part, StateTable
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated

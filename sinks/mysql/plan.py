@@ -10,11 +10,11 @@ Promises: pure; the same events in any order give the same statements. All delet
   deleted and inserted again is a new row.
 * Deleted, inserted and changed rows are in separate statements, so that the server's counts show whether each had its effect.
 
-``DeleteCorrection`` is for deletes that are committed while other transactions are to be skipped than then. ``planned`` plans everything at once; a
-``SpanPlan`` decodes the rows to write while its statements are read.
+``planned`` plans everything at once; a ``SpanPlan`` decodes the rows to write while its statements are read. What concerns a table alone, such as the
+beginnings of its statements, is decided once (``TableBuilder``).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,13 +26,13 @@ from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
 from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.row_layout import Once
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine import identity
 from pyspark_tidb_binlog.sinks.engine.batch import holds_rows, without
-from pyspark_tidb_binlog.sinks.engine.fold import BEFORE, Indexes, Mask, TableChanges, first_events, fold
+from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
     JSON_DEPTH,
@@ -127,22 +127,22 @@ class SpanPlan:
             events = events.append_column("key", keys)
         self.events = events.num_rows
         """Number of events."""
-        events = _wanted(events, tables)
+        events = with_rows(events, tables)
         self.ignored = self.events - events.num_rows
         """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", identities(events, tables, gapped))
         source = source or RowSource(events)
-        kept = frozenset(i for i, table in tables.items() if table.others)
-        self._work = self._works(events, source, partial(_built, tables, limits, flavour), kept)
+        self._tables, self._limits, self._flavour = tables, limits, flavour
+        self._work = self._works(events, source)
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
         """All deletes of the span; they run before its first write."""
 
-    def _works(
-        self, events: pa.Table, source: "RowSource", built: Callable[[int], "TableBuilder"], kept: frozenset[int]
-    ) -> "list[TableWork]":
-        """What is to be done per table; ``events`` with the column ``key``. ``kept``: ids of tables with columns that only the target has."""
-        return [_work_of(built(changes.table_id), changes, source) for changes in fold(events, kept)]
+    def _works(self, events: pa.Table, source: "RowSource") -> "list[TableWork]":
+        """What is to be done per table; ``events`` with the column ``key``."""
+        reborn = frozenset(i for i, table in self._tables.items() if table.others)
+        folded = fold(events, reborn)
+        return [work_of(builder_of(self._tables[changes.table_id], self._limits, self._flavour), changes, source) for changes in folded]
 
     def writes(self) -> Iterator[Statement]:
         """The writes, the same ones at each call."""
@@ -155,130 +155,6 @@ class SpanPlan:
                 for images in found:
                     yield from work.builder.writes(images, effect, resets=resets)
 
-
-class DeleteCorrection:
-    """Plans what changes committed deletes, planned without some transactions, into deletes planned without others: the rows to insert again, then the
-    rows to delete in addition. Only row identities that those transactions touch need be given.
-
-    A row is inserted as it was before the span, which its first event shows, also an event of a skipped transaction.
-
-    Args:
-        events: row events of the span, in any order; of a row at least its first event, and the first and last of its events in either plan.
-        tables: as in ``SpanPlan``, like the other arguments.
-        limits: statement sizes.
-        keys: row identities, one per event.
-        before: commit_ts of the transactions that the committed deletes were planned without.
-        after: commit_ts of those to be skipped now.
-        flavour: the SQL dialect.
-    """
-
-    def __init__(
-        self,
-        events: pa.Table,
-        tables: Mapping[int, TableAt],
-        limits: PlanLimits,
-        keys: pa.BinaryArray,
-        before: Collection[int],
-        after: Collection[int],
-        *,
-        flavour: Flavour = Flavour.MARIADB,
-    ) -> None:
-        self._events = _wanted(events.append_column("key", keys), tables)
-        self._source = RowSource(self._events)
-        self._first = first_events(self._events)
-        ids = np.unique(self._source.table_ids).tolist()
-        self._builders = {i: TableBuilder(tables[i], limits, flavour) for i in ids}
-        self._deleted, self._to_delete = self._gone(before), self._gone(after)
-
-    def restores(self) -> Iterator[Statement]:
-        """The rows that were deleted and now are not to be."""
-        for table_id, deleted in self._deleted.items():
-            restored = self._restored(table_id, deleted)
-            for piece in _sliced(Images(restored.images, self._source.commit_ts[restored.events])):
-                yield from self._builders[table_id].writes(piece, Effect.RESTORES)
-
-    def deletes(self) -> Iterator[Statement]:
-        """The rows that were not deleted and now are to be."""
-        for table_id, wanted in self._to_delete.items():
-            table, deleted = self._builders[table_id].table, self._deleted.get(table_id)
-            if deleted is not None:
-                done = self._rows(deleted)[self._found(table, deleted)]
-                same = np.isin(wanted.events, deleted.events) | self._found(table, wanted) & np.isin(self._rows(wanted), done)
-                wanted = wanted.only(~same)
-            yield from self._builders[table_id].deletes(wanted, self._source)
-
-    def doubts(self) -> Iterator[Finding]:
-        """What may be wrong after the correction, and no statement shows."""
-        for table_id, deleted in self._deleted.items():
-            table, restored = self._builders[table_id].table, self._restored(table_id, deleted)
-            yield from self._doubted(table, self._strangers(table, deleted).events, FindingKind.ROWS, _STRANGERS)
-            if table.others:
-                words = _RESET + ", ".join(table.others)
-                yield from self._doubted(table, restored.events, FindingKind.VALUE, words)
-            guessed = pc.greater(pc.binary_length(restored.lacking), 0).to_numpy(zero_copy_only=False)
-            yield from self._doubted(table, restored.events[guessed], FindingKind.VALUE, _GUESSED)
-
-    def _doubted(self, table: TableAt, events: Indexes, kind: FindingKind, words: str) -> Iterator[Finding]:
-        for commit_ts, count in zip(*np.unique(self._source.commit_ts[events], return_counts=True), strict=True):
-            yield Finding(kind, f"{count} {words}", table_name(table.schema, table.name), int(commit_ts))
-
-    def _restored(self, table_id: int, deleted: OldRows) -> OldRows:
-        """The rows to insert again, of those ``deleted``, as they were before the span."""
-        table = self._builders[table_id].table
-        rows, wanted = self._rows(deleted)[self._found(table, deleted)], self._to_delete.get(table_id)
-        if wanted is not None:
-            rows = rows[~np.isin(rows, self._rows(wanted)[self._found(table, wanted)])]
-        return self._source.old_rows(table, rows)
-
-    def _strangers(self, table: TableAt, deleted: OldRows) -> OldRows:
-        """Those ``deleted`` images that their row never had in the target, and that now are not to be deleted: without an identity in the
-        target, another row was deleted instead if it is like them.
-        """
-        wanted = self._to_delete.get(table.table_id)
-        if table.info.pk_is_handle or table.info.is_common_handle:
-            return deleted.slice(0, 0)
-        strangers = ~self._found(table, deleted)
-        return deleted.only(strangers if wanted is None else strangers & ~np.isin(deleted.events, wanted.events))
-
-    def _gone(self, skipped: Collection[int]) -> dict[int, OldRows]:
-        """The rows to delete without the transactions ``skipped``, by table id."""
-        chosen = np.flatnonzero(~np.isin(self._source.commit_ts, list(skipped)))
-        found = {}
-        reborn = frozenset(i for i, builder in self._builders.items() if builder.table.others)
-        for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen)), reborn):
-            changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
-            found[c.table_id] = _work_of(self._builders[c.table_id], changes, self._source).gone
-        return found
-
-    def _rows(self, old: OldRows) -> Indexes:
-        """The first event of each row."""
-        return self._first[old.events]
-
-    def _found(self, table: TableAt, old: OldRows) -> Mask:
-        """Which of the rows the target had, in the state that these images delete."""
-        first = self._rows(old)
-        found: Mask = self._source.ops[first] != Op.INSERT
-        if BEFORE in self._events.column_names:
-            found &= ~self._events[BEFORE].to_numpy()[first]
-        later = np.flatnonzero(found & (first != old.events))
-        if table.info.pk_is_handle or table.info.is_common_handle or not len(later):
-            return found
-        images, known = old.only(later), self._source.old_rows(table, first[later])
-        numbers = key_numbers(table, images)
-        keys = dict(enumerate(table.info.unique_keys()))
-        for number in np.unique(numbers).tolist():
-            here = numbers == number
-            names = [c.name for c in keys.get(number, table.info.target_columns())]
-            found[later[here]] = ~differ(images.only(here).images, known.only(here).images, names)
-        return found
-
-
-_STRANGERS = (
-    "rows equal to those of this transaction may be missing. Its deletes were committed while transactions before it were skipped, "
-    "so they may have deleted other rows. This transaction is now skipped, and the rows that it deleted are not known"
-)
-_RESET = "rows were inserted again with the defaults of the columns that only the target has: "
-_GUESSED = "rows were inserted again with the default of columns that their images lack"
 
 SLICE = 8_000
 """Rows to write that are converted at a time: whole statements of ``PlanLimits.max_rows``, and few enough to stay in the CPU cache."""
@@ -343,18 +219,19 @@ class NewRows:
             yield self.source.new_images(self.table, self.events[first : first + SLICE])
 
 
-def _sliced(images: Images) -> Iterable[Images]:
+def sliced(images: Images) -> Iterable[Images]:
     """``images`` in slices, without a copy."""
     return tuple(images.slice(first, min(SLICE, images.rows.num_rows - first)) for first in range(0, images.rows.num_rows, SLICE))
 
 
-def _wanted(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
+def with_rows(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
     """The row events of tables that hold rows on the target; raises ``SchemaMismatch`` for an unknown table."""
     dropped = [table_id for table_id in pc.unique(events["table_id"]).to_pylist() if not holds_rows(events, tables, table_id)]
     return without(events, "table_id", dropped)
 
 
-def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:
+def work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:
+    """What is to be done for these net changes."""
     table = builder.table
     if builder.identity_is_the_only_key:
         gone, fresh = source.old_rows(table, changes.removed), partial(NewRows, source, table)
@@ -367,19 +244,15 @@ def _work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) 
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
     after = source.new_images(table, changes.after)
     if not builder.unique_names or table.own_keys:
-        again = _sliced(after)
+        again = sliced(after)
         return TableWork(builder, old, (), added, again) if table.others else TableWork(builder, old, (), (*again, *added))
     before = old.slice(len(changes.removed), kept)
     moved = differ(before.images, after.rows, builder.unique_names) | (key_numbers(table, before) == NO_KEY)
     gone = old.only(np.concatenate([np.ones(len(changes.removed), dtype=bool), moved]))
     if table.others:
-        return TableWork(builder, gone, _sliced(after.only(~moved)), added, _sliced(after.only(moved)))
+        return TableWork(builder, gone, sliced(after.only(~moved)), added, sliced(after.only(moved)))
     added = NewRows(source, table, np.concatenate([changes.after[moved], changes.added]))
-    return TableWork(builder, gone, _sliced(after.only(~moved)), added)
-
-
-def _built(tables: Mapping[int, TableAt], limits: PlanLimits, flavour: Flavour, table_id: int) -> "TableBuilder":
-    return TableBuilder(tables[table_id], limits, flavour)
+    return TableWork(builder, gone, sliced(after.only(~moved)), added)
 
 
 class TableBuilder:
@@ -394,21 +267,34 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
+        self._keys = self.info.unique_keys()
+        self._name = table_name(table.schema, table.name)
         self._safe = safe
         self._superseded = superseded
         # If a key includes a generated column, images do not show whether a row keeps its keys, so every row is deleted and inserted.
-        keys = () if self.info.has_computed_key else self.info.unique_keys()
+        keys = () if self.info.has_computed_key else self._keys
         self.unique_names = tuple(dict.fromkeys(c.name for key in keys for c in key))
         # An update never changes an integer handle, so there is nothing to compare.
         handle = self.info.handle_columns() if self.info.pk_is_handle else ()
         self.identity_is_the_only_key = bool(handle) and self.unique_names == tuple(c.name for c in handle) and not table.own_keys
+        self._documents = [c for c in self.columns if c.tp == ColumnType.JSON and flavour in _TOO_DEEP]
+        self._enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]
+        self._held_otherwise = {*table.narrow, *(c.id for c in self._documents if flavour is Flavour.MYSQL)}
+        """Ids of columns of which the target cannot hold every value (``_taken``)."""
+        names = [c.name for c in self.columns]
+        head, changes = write_head(table.schema, table.name, names), change_tail(names)
+        changing = self._shape(head, Effect.CHANGES, self.columns)
+        self._writing = {
+            Effect.ADDS: (self._shape(head, Effect.ADDS, self.columns), b""),
+            Effect.RESTORES: (self._shape(head, Effect.RESTORES, self.columns), b""),
+            Effect.CHANGES: (replace(changing, deprecated=len(names)) if flavour is Flavour.MYSQL else changing, changes),
+        }
+        """What the statements of each effect have in common, and what ends them."""
 
     def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
         """Statements that delete these rows."""
         found: list[Statement] = []
-        if not len(old):
-            return found
-        for match in matches(self.table, old, source.versions):
+        for match in matches(self.table, old, source.versions) if len(old.events) else ():
             for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
                 found += self._by_key(match.key, piece, source) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
         return found
@@ -424,28 +310,25 @@ class TableBuilder:
 
     def written(self, new: Images, effect: Effect, *, resets: bool = False) -> RowTexts:
         """The texts of ``writes``."""
-        names = [c.name for c in self.columns]
-        tail = change_tail(names) if effect is Effect.CHANGES else b""
-        shape = self._shape(write_head(self.table.schema, self.table.name, names), effect, self.columns)
-        shape = replace(shape, deprecated=len(names)) if tail and self.flavour is Flavour.MYSQL else shape
+        shape, tail = self._writing[effect]
         cells = self._cells(new.rows, self.columns)
         rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
-        told = self._noted(new.rows)
+        noted = self._noted(new.rows) if self._documents else []
         if resets:
             words = _MOVED + ", ".join(self.table.others)
-            told.append((FindingKind.VALUE, words, np.ones(new.rows.num_rows, dtype=bool)))
-        return RowTexts(shape, tail, rows, new.commit_ts, self.limits.max_rows, self._zero_enums(new.rows), told)
+            noted.append((FindingKind.VALUE, words, np.ones(new.rows.num_rows, dtype=bool)))
+        return RowTexts(shape, tail, rows, new.commit_ts, self.limits.max_rows, self._zero_enums(new.rows) if self._enums else [], noted)
 
     def updated(self, match: ByKey | ByColumns, new: Images, source: RowSource) -> RowTexts:
         """The texts of an UPDATE for each row that ``match`` finds, to its image in ``new``: the row keeps what the target alone has."""
-        cells, schema, name = self._cells(new.rows, self.columns), self.table.schema, self.table.name
+        cells = self._cells(new.rows, self.columns)
         leads = [f"{quote_name(c.name)}=".encode() for c in self.columns]
         settings = join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]], b"")
         if isinstance(match, ByKey):
             conditions, tail, key = self._by_conditions(match.key, match.rows.images, b"", b""), b"", match.key
         else:
             conditions, tail, key = self._conditions(match, match.rows, source), b" LIMIT 1", ()
-        shape = replace(self._shape(f"UPDATE {table_name(schema, name)} SET ".encode(), Effect.UPDATES, (), key), between=b"")
+        shape = replace(self._shape(f"UPDATE {self._name} SET ".encode(), Effect.UPDATES, (), key), between=b"")
         rows = pc.binary_join_element_wise(settings, conditions, pa.scalar(WHERE, pa.binary()))
         begins = pc.binary_length(settings).to_numpy().astype(np.int64) + len(WHERE)
         return RowTexts(shape, tail, rows, new.commit_ts, 1, self._zero_enums(new.rows), self._noted(new.rows), begins)
@@ -474,12 +357,10 @@ class TableBuilder:
         return join_conditions(opening, terms, closing)
 
     def _shape(self, head: bytes, effect: Effect, columns: Sequence[ColumnInfo], key: Sequence[ColumnInfo] = ()) -> Statement:
-        unique = self.info.unique_keys()
         # A frozen table may have unique keys that the upstream lacks: a conflicting row is then reported with all columns, and replaced.
-        key = key or (unique[0] if unique else columns if self.table.frozen else ())
-        table = table_name(self.table.schema, self.table.name)
+        key = key or (self._keys[0] if self._keys else columns if self.table.frozen else ())
         names = tuple(c.name for c in columns), tuple(c.name for c in key)
-        origin = Origin(table, int(self.table.version), *names, self.table.own_keys, self.table.folded)
+        origin = Origin(self._name, int(self.table.version), *names, self.table.own_keys, self.table.folded)
         phase = Phase.DELETE if effect is Effect.REMOVES else Phase.WRITE
         if self._safe:
             effect = Effect.CLEARS if phase is Phase.DELETE else Effect.SETTLES
@@ -528,11 +409,13 @@ class TableBuilder:
         return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
     def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        return [_cells_of(c, self._taken(c, images.column(c.name))) for c in columns]
+        values = ((c, images.column(c.name)) for c in columns)
+        return [literals(self._taken(c, v) if c.id in self._held_otherwise else v, form_of(c, v.type)) for c, v in values]
 
     def _sought(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
         """Literals for comparisons."""
-        return [_cells_of(c, self._comparable(c, self._taken(c, images.column(c.name)))) for c in columns]
+        values = ((c, self._comparable(c, self._taken(c, images.column(c.name)))) for c in columns)
+        return [literals(v, form_of(c, v.type)) for c, v in values]
 
     def _comparable(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         """Values for comparisons."""
@@ -549,11 +432,11 @@ class TableBuilder:
 
     def _noted(self, images: pa.RecordBatch) -> list[Noted]:
         """What is to be said of these new rows whatever the server answers."""
-        return noted_in([(c, images.column(c.name)) for c in self.columns], self.flavour)
+        return noted_in([(c, images.column(c.name)) for c in self._documents], self.flavour)
 
     def _zero_enums(self, images: pa.RecordBatch) -> list[tuple[str, Mask]]:
-        enums = [c.name for c in self.columns if c.tp == ColumnType.ENUM]
-        return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in enums]
+        """The ENUM columns, and the rows in which they are 0."""
+        return [(name, pc.fill_null(pc.equal(images.column(name), 0), False).to_numpy(zero_copy_only=False)) for name in self._enums]
 
 
 _MOVED = "the row was deleted and inserted, so the columns that only the target has lost their values and got their defaults: "
@@ -579,8 +462,8 @@ def noted_in(columns: Iterable[tuple[ColumnInfo, pa.Array]], flavour: Flavour) -
     return [(kind, words.format(column=name, depth=depth), deep) for name, deep in found if deep.any()]
 
 
-def _cells_of(column: ColumnInfo, values: pa.Array) -> Cells:
-    return literals(values, form_of(column, values.type))
+builder_of = Once(TableBuilder)
+"""The builder of a table with these limits and this flavour."""
 
 
 _CHUNK_BYTES = 256 * 1024 * 1024

@@ -10,7 +10,7 @@ most one row of the target. Equal rows cannot be told apart: a row outside the s
 there. ``cannot_tell_apart`` says which tables have such rows.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,19 +66,17 @@ class SafeSpanPlan(SpanPlan):
         how: SafeSpan,
         source: RowSource | None = None,
     ) -> None:
-        self._tables = tables
-        self._limits = limits
-        self._flavour = flavour
         self._how = how
         super().__init__(events, tables, limits, keys, flavour=flavour, gapped=gapped, source=source)
 
-    def _works(self, events: pa.Table, source: RowSource, built: Callable[[int], TableBuilder], kept: frozenset[int]) -> list[TableWork]:
+    def _works(self, events: pa.Table, source: RowSource) -> list[TableWork]:
         if not events.num_rows:
             return []
         rows = pc.dictionary_encode(events["key"].combine_chunks()).indices.to_numpy(zero_copy_only=False).astype(np.int64)
         found = []
         for changes in fold(events):
-            builder = self._builder(changes.table_id, rows)
+            superseded = changes.table_id in self._how.superseded
+            builder = _SafeTable(self._tables[changes.table_id], self._limits, self._flavour, rows, superseded=superseded)
             here = source.table_ids == changes.table_id
             had = np.flatnonzero(here & (source.ops != Op.INSERT) & _shown(events, BEFORE))
             has = np.flatnonzero(here & (source.ops != Op.DELETE) & _shown(events, AFTER))
@@ -90,9 +88,6 @@ class SafeSpanPlan(SpanPlan):
             last = NewRows(source, builder.table, np.concatenate([changes.after, changes.added]))
             found.append(TableWork(builder, gone, (), last))
         return found
-
-    def _builder(self, table_id: int, rows: Indexes) -> "_SafeTable":
-        return _SafeTable(self._tables[table_id], self._limits, self._flavour, rows, superseded=table_id in self._how.superseded)
 
 
 class _SafeTable(TableBuilder):

@@ -35,11 +35,10 @@ from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
-from pyspark_tidb_binlog.sinks.mysql.session import Session, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, transaction
 from pyspark_tidb_binlog.sinks.mysql.state_table import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions

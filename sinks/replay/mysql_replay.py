@@ -24,10 +24,9 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, OpenLanes, StateTable
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_file_sink
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource

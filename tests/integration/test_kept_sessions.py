@@ -19,14 +19,13 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql import kept_sessions, lease, parallel
+from pyspark_tidb_binlog.sinks.mysql import lease, parallel
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import Session, begin_ddl, connect
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, begin_ddl, connect, kept_sessions
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase
 from tests.support.attempts import run_retried, run_transaction
 from tests.support.ddl_jobs import database, history, job, steps_of, table
@@ -141,7 +140,7 @@ def test_executors_keep_theirs_for_all_tasks_with_the_same_settings(target: Targ
         take_lease(session, schema="h_kept", drainer="another")
         with pytest.raises(LeaseLost, match="another"):
             parallel._write_part(to, 0, Phase.DELETE, Planned())
-        kept_sessions.kept_sessions(target, apply).close()
+        kept_sessions(target, apply).close()
 
 
 def connections(session: Session) -> int:
@@ -384,7 +383,7 @@ def test_a_ddls_connection_that_the_server_closed_is_replaced_in_silence(target:
 WRITE = """
     import json, os, sys
     from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-    from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
+    from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
     from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder, check
     from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
     from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy

@@ -21,11 +21,10 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import SKIPPING, checked
-from pyspark_tidb_binlog.sinks.mysql.kept_sessions import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions, transaction
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, StateTable
 
 

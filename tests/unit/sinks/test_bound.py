@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
-from pyspark_tidb_binlog.sinks.mysql.placeholders import bound
+from pyspark_tidb_binlog.sinks.mysql.session import bound
 
 
 @pytest.mark.parametrize("name", ["tidb%binlog", "50%s", "a%%b", "tick`%s", "it's %d", 'quo"te%', "back\\slash%s"])
