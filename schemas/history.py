@@ -82,6 +82,11 @@ class TableAt:
         """``schema.table`` for messages."""
         return f"{self.schema}.{self.name}"
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows of it are written: views, sequences and temporary tables have none at a target."""
+        return not (self.info.is_view or self.info.is_sequence or self.info.temp_table_type)
+
     def default_info(self, row_version: int) -> TableInfo | None:
         """The info whose defaults complete a row of this version: the first snapshot not older than the row (rows.md 8, ``pinfo``)."""
         at = bisect_left(self.snapshots, row_version, key=_VERSION)

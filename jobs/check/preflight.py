@@ -55,7 +55,7 @@ from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
 from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
-from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows, needed_key, other_words, own_keys
+from pyspark_tidb_binlog.sinks.mysql.target_fit import needed_key, other_words, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
@@ -366,12 +366,12 @@ class TargetCheck:
     def _to_be_filled(self, history: SchemaHistory, inventory: Inventory) -> Iterator[Remark]:
         yield note(self._where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")
         live = self._selection.live(history, history.newest_version)
-        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if holds_rows(t)]
+        names = [(t.schema, t.name) for t in map(self._selection.routes.moved, live) if t.has_rows]
         there = read_tables(self._session, names)
         if filled := [f"{schema}.{name}" for schema, name in there if not is_empty(self._session, schema, name)]:
             yield hinders(self._where, not_empty(filled), "empty them, or start without --bootstrap-all")
         config, routes = with_collations(self._config).apply, self._selection.routes
-        for table in filter(holds_rows, live):
+        for table in (t for t in live if t.has_rows):
             subject = making(WantedTable(table, routes.moved(table), "", None), routes)
             for losses, refused in forms(self._session, subject, dialect_of(self._session, config, subject.after), inventory.databases):
                 yield from (note(subject.label, f"the target cannot hold: {loss}") for loss in losses)

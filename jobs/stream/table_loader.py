@@ -46,7 +46,6 @@ from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import tables_in
-from pyspark_tidb_binlog.sinks.mysql.target_fit import holds_rows
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
 _log = logging.getLogger(__name__)
@@ -177,7 +176,7 @@ class TableLoader:
         if not self._is_server:
             return ""
         known = history()
-        tables = [t for t in map(self._selection.routes.moved, self._selection.live(known, known.version_at(begin_ts))) if holds_rows(t)]
+        tables = [t for t in map(self._selection.routes.moved, self._selection.live(known, known.version_at(begin_ts))) if t.has_rows]
         names = [(t.schema, t.name) for t in tables]
         schemas = sorted({schema for schema, _ in names})
         for attempt in retrying(self._policy):

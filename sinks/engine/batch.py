@@ -155,22 +155,26 @@ def wanted(rows: pa.Table, gone: Collection[int], left_out: Collection[tuple[int
     return rows.filter(pa.array(~omitted))
 
 
-def holds_rows(events: pa.Table, tables: Mapping[int, TableAt], table_id: int) -> bool:
-    """Whether the table of some of ``events`` holds rows on the target.
+def with_rows(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
+    """Return the row events of tables that have rows on the target.
 
     Raises:
-        SchemaMismatch: it is not among ``tables``.
+        SchemaMismatch: an event's table is not among ``tables``.
     """
-    table = tables.get(table_id)
-    if table is None:
-        here = events.filter(pc.equal(events["table_id"], table_id))
-        first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
-        raise SchemaMismatch(
-            f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
-            "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
-            "CREATE TABLE, set syncer.load-schema-snapshot = true"
-        )
-    return not (table.info.is_view or table.info.is_sequence or table.info.temp_table_type)
+    gone = []
+    for table_id in pc.unique(events["table_id"]).to_pylist():
+        table = tables.get(table_id)
+        if table is None:
+            here = events.filter(pc.equal(events["table_id"], table_id))
+            first, version = pc.min(here["commit_ts"]).as_py(), pc.max(here["schema_version"]).as_py()
+            raise SchemaMismatch(
+                f"table id {table_id}: {here.num_rows} row events from commit_ts {first} on (schema version {version}), but the DDL history has "
+                "no such table at that version. Check that spark.tidb-status is the history of this cluster. If it does not reach back to the table's "
+                "CREATE TABLE, set syncer.load-schema-snapshot = true"
+            )
+        if not table.has_rows:
+            gone.append(table_id)
+    return without(events, "table_id", gone)
 
 
 def gap_text(after_ts: int, commit_ts: int, checkpoint_dir: str) -> str:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.engine.batch import holds_rows
+from pyspark_tidb_binlog.sinks.engine.batch import with_rows
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns
 
@@ -86,12 +86,11 @@ def operations_of(events: pa.Table, tables: Mapping[int, TableAt]) -> RowBatch:
         SchemaMismatch: an event's table is not among ``tables``.
         Corruption: a row's bytes are damaged.
     """
-    kept = [i for i in sorted(pc.unique(events["table_id"]).to_pylist()) if holds_rows(events, tables, i)]
-    events = events.filter(pa.array(np.isin(events["table_id"].to_numpy(), kept))).select(_USED)
+    events = with_rows(events, tables).select(_USED)
     events = each_once(events.take(pa.array(np.lexsort((events["seq"].to_numpy(), events["commit_ts"].to_numpy())))))
     source = EventColumns(events)
     pieces = []
-    for table_id in kept:
+    for table_id in np.unique(source.table_ids).tolist():
         here = source.table_ids == table_id
         for op in KINDS:
             places = np.flatnonzero(here & (source.ops == op))

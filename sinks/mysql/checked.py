@@ -37,16 +37,13 @@ _log = logging.getLogger(__name__)
 _SAVEPOINT = "tidb_binlog_statement"
 CLOSER_ROWS = 10_000
 """Maximum rows of a transaction that are run one by one to identify the rows with a finding; beyond it only the statement is identified."""
-DUPLICATE = 1062
-NOT_COMPARABLE = frozenset({1267, 1525, 3854})
+_DUPLICATE = 1062
+_NOT_COMPARABLE = frozenset({1267, 1525, 3854})
 """A text is compared with a column whose charset cannot represent it, so no row has that value: MariaDB's error and MySQL 8's;
 or a date with one that MySQL does not take for a date."""
-SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 
 
-def at_ts(way_out: str, ts: int) -> str:
-    """``way_out`` with ``ts`` for ``{ts}``, ts - 1 for ``{before}``, ts + 1 for ``{behind}``."""
-    return way_out.format(ts=ts, before=ts - 1, behind=ts + 1)
+_SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 
 
 class Effects:
@@ -55,13 +52,14 @@ class Effects:
     def __init__(self, session: Session, apply: ApplyConfig, doubted: Mapping[int, bool], way_out: str, *, savepoints: bool) -> None:
         """``doubted``: the numbers of the statements that earlier runs of the transaction have doubted; True: the target refused the statement."""
         self._session = session
-        self._sender = StatementSender(session, apply)
         self._settings = apply
         self._doubted = doubted
-        self._way_out = way_out
         self._savepoints = savepoints
         self._number = 0
+        self._way_out = way_out
         self._closer = CLOSER_ROWS
+        self._meanwhile: Callable[[], None] | None = None
+        """Called while the server executes a statement."""
         self.news: dict[int, bool] = {}
         """Statements that this run doubts, and that could not be rolled back by themselves: the transaction is to be run again."""
         self.findings: list[Finding] = []
@@ -74,10 +72,10 @@ class Effects:
             ApplyError: the target rejected a row, or a row is too big for the server.
         """
         rows = 0
-        self._sender.meanwhile = None
+        self._meanwhile = None
         if not isinstance(statements, Sequence):
             statements = Ahead(statements)
-            self._sender.meanwhile = statements.prepare
+            self._meanwhile = statements.prepare
         for statement in statements:
             rows += statement.rows
             self.findings += self._effects(statement)
@@ -144,7 +142,7 @@ class Effects:
         except ApplyError as error:
             return () if self._passed_over(statement, error) else self._refused(statement, error)
         if statement.effect is Effect.UPDATES and any(one.found == 0 for one in found):
-            answer = self._sender.send(statement, statement.as_replace())
+            answer = self._send(statement, statement.as_replace())
             words = removed_another(statement, "it had a value of the row that is written", answer.affected) if answer.affected > 1 else ""
             found += (finding(statement, FindingKind.ROWS, words, 0),) if words else ()
             return (*found, *changed_values(statement, answer))
@@ -158,18 +156,18 @@ class Effects:
         """
         effect, keyed = statement.effect, statement.origin.key or statement.origin.own_keys
         updates = effect is Effect.UPDATES
-        if error.errno in NOT_COMPARABLE and (updates or effect is Effect.REMOVES):
+        if error.errno in _NOT_COMPARABLE and (updates or effect is Effect.REMOVES):
             words = f"the row to be {'changed' if updates else 'deleted'} cannot exist in the target: {error.words}"
-            harm = changed_values(statement, self._sender.send(statement, statement.as_replace())) if updates else ()
+            harm = changed_values(statement, self._send(statement, statement.as_replace())) if updates else ()
             return (finding(statement, FindingKind.ROWS, words, 0), *harm)
-        if error.errno != DUPLICATE or effect is Effect.REMOVES or not keyed:
+        if error.errno != _DUPLICATE or effect is Effect.REMOVES or not keyed:
             raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
         if effect is Effect.RESTORES:
             words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
             return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
         if updates:
-            self._sender.send(statement, statement.as_delete())
-        answer = self._sender.send(statement, statement.as_replace())
+            self._send(statement, statement.as_delete())
+        answer = self._send(statement, statement.as_replace())
         ours, removed = "a row that the binlogs insert already existed", answer.affected - 1
         if updates:
             ours, removed = "another row has the key of a row that the binlogs change", 1
@@ -178,7 +176,7 @@ class Effects:
 
     def _passed_over(self, statement: Statement, error: ApplyError) -> bool:
         """Whether safe mode has nothing to write for this row."""
-        if error.errno in NOT_COMPARABLE and statement.effect is Effect.CLEARS:
+        if error.errno in _NOT_COMPARABLE and statement.effect is Effect.CLEARS:
             return True
         if not (statement.superseded and error.errno == NO_PARTITION):
             return False
@@ -194,17 +192,42 @@ class Effects:
         """Run the statement and return its findings; ``closely``: missing rows of an update are inserted first, which counts them."""
         missing = None
         if closely and statement.effect is Effect.CHANGES:
-            missing = self._sender.send(statement, statement.as_ignore()).affected
-        return judge(statement, self._sender.send(statement, statement.sql), missing)
+            missing = self._send(statement, statement.as_ignore()).affected
+        return judge(statement, self._send(statement, statement.sql), missing)
 
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
-        way_out = f", or {at_ts(self._way_out, statement.newest_ts)}"
+        """``error`` with the row that it is about, and what to do."""
+        if error.errno == PACKET_TOO_LARGE:
+            return error
+        ts = statement.newest_ts
+        way_on = f", or {self._way_out.format(ts=ts, before=ts - 1, behind=ts + 1)}"
         if statement.effect is Effect.RESTORES:
-            way_out = ". The row was deleted before its transaction was skipped, and has to be inserted again"
-        return self._sender.refusal(statement, error, way_out)
+            way_on = ". The row was deleted before its transaction was skipped, and has to be inserted again"
+        return ApplyError(
+            f"{self._place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
+            f"what it rejects) and start again{way_on}",
+            error.errno,
+            error.words,
+        )
+
+    def _send(self, statement: Statement, sql: bytes) -> StatementResult:
+        """Execute ``sql``, of ``statement``.
+
+        Raises:
+            ApplyError: it is too long for the server, or the server refuses it.
+        """
+        if words := self._session.too_large(sql):
+            raise ApplyError(f"{self._place(statement)}: {words}", PACKET_TOO_LARGE)
+        return self._session.answer(sql, self._meanwhile)
+
+    def _place(self, statement: Statement) -> str:
+        """Table, key and transaction."""
+        key = key_text(statement) if self._settings.log_row_data else HIDDEN
+        ts = statement.newest_ts
+        return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
 
 
-def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
+def checked(session: Session, apply: ApplyConfig, way_out: str = _SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
     """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
@@ -212,7 +235,8 @@ def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, sa
     Args:
         session: in a transaction in which nothing was executed yet.
         apply: how to handle findings, and whether errors may show rows.
-        way_out: how to continue without a row that the target refuses, as for ``at_ts``.
+        way_out: how to continue without a row that the target refuses, where ``{ts}`` stands for its commit_ts, ``{before}`` and ``{behind}`` for
+            ts - 1 and ts + 1.
         savepoints: False: a small transaction is run again as a whole, which spares all others their SAVEPOINTs.
 
     Raises:
@@ -228,58 +252,17 @@ def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, sa
         doubted = doubted | effects.news
         session.rollback()
         session.begin()
-    stop_at_findings(effects.findings, apply)
+    if effects.findings and apply.on_finding == "stop":
+        _stop_at(effects.findings, apply)
 
 
-class StatementSender:
-    """The statements of one transaction on their way to the server."""
-
-    def __init__(self, session: Session, settings: ApplyConfig) -> None:
-        self._session = session
-        self._settings = settings
-        self.meanwhile: Callable[[], None] | None = None
-        """Called while the server executes a statement."""
-
-    def send(self, statement: Statement, sql: bytes) -> StatementResult:
-        """Execute ``sql``, of ``statement``.
-
-        Raises:
-            ApplyError: it is too long for the server, or the server refuses it.
-        """
-        if words := self._session.too_large(sql):
-            raise ApplyError(f"{self.place(statement)}: {words}", PACKET_TOO_LARGE)
-        return self._session.answer(sql, self.meanwhile)
-
-    def refusal(self, statement: Statement, error: ApplyError, way_out: str) -> ApplyError:
-        """``error`` with the row that it is about. ``way_out``: how to continue without the row, after "start again"."""
-        if error.errno == PACKET_TOO_LARGE:
-            return error
-        return ApplyError(
-            f"{self.place(statement)}, schema version {statement.origin.schema_version}: {error}. Repair the target (its message says "
-            f"what it rejects) and start again{way_out}",
-            error.errno,
-            error.words,
-        )
-
-    def place(self, statement: Statement) -> str:
-        """Table, key and transaction."""
-        key = key_text(statement) if self._settings.log_row_data else HIDDEN
-        ts = statement.newest_ts
-        return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
-
-
-def stop_at_findings(findings: Sequence[Finding], settings: ApplyConfig) -> None:
-    """End a transaction that has findings, if that is set.
-
-    Raises:
-        FindingError: it must not be committed.
-    """
+def _stop_at(findings: Sequence[Finding], settings: ApplyConfig) -> None:
+    """Raise ``FindingError`` if one of the findings says that the target differs."""
     findings = [found for found in findings if found.kind is not FindingKind.FAILOVER]
-    if not findings or settings.on_finding != "stop":
-        return
-    first = in_words(findings[0], settings.log_row_data)
-    raise FindingError(
-        f"the target differs from what the binlogs expect, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
-        "committed. Compare the table with the upstream, repair it and start again. Or set spark.on-finding = record, which records findings and "
-        "continues"
-    )
+    if findings:
+        first = in_words(findings[0], settings.log_row_data)
+        raise FindingError(
+            f"the target differs from what the binlogs expect, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
+            "committed. Compare the table with the upstream, repair it and start again. Or set spark.on-finding = record, which records findings and "
+            "continues"
+        )

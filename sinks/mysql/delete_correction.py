@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.engine.batch import with_rows
 from pyspark_tidb_binlog.sinks.engine.fold import BEFORE, Indexes, Mask, TableChanges, first_events, fold
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.matching import OldRows, differ, key_numbers
-from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, RowSource, builder_of, sliced, with_rows, work_of
+from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, RowSource, builder_of, sliced, work_of
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 
 _STRANGERS = (

@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.row_layout import Once
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.sinks.engine import identity
-from pyspark_tidb_binlog.sinks.engine.batch import holds_rows, without
+from pyspark_tidb_binlog.sinks.engine.batch import with_rows
 from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask, TableChanges, fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, identities
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
@@ -222,12 +222,6 @@ class NewRows:
 def sliced(images: Images) -> Iterable[Images]:
     """``images`` in slices, without a copy."""
     return tuple(images.slice(first, min(SLICE, images.rows.num_rows - first)) for first in range(0, images.rows.num_rows, SLICE))
-
-
-def with_rows(events: pa.Table, tables: Mapping[int, TableAt]) -> pa.Table:
-    """The row events of tables that hold rows on the target; raises ``SchemaMismatch`` for an unknown table."""
-    dropped = [table_id for table_id in pc.unique(events["table_id"]).to_pylist() if not holds_rows(events, tables, table_id)]
-    return without(events, "table_id", dropped)
 
 
 def work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:

@@ -40,6 +40,7 @@ _FIRST_TIMEOUT = 10.0
 _HEAD = 200
 """Characters of a statement shown in an error."""
 PACKET_TOO_LARGE = 1153
+_IN_TRANSACTION = SERVER_STATUS.SERVER_STATUS_IN_TRANS
 _READ_BYTES = 256 * 1024
 _SEARCHED = 100_000
 """Length of the prefix of a statement that is searched for its first value: column names come before it."""
@@ -57,8 +58,10 @@ class Session:
         self._between_transactions = False
         self._waits_longer = False
         self._opened_with_autocommit = False
-        self._pid = os.getpid()
-        self._opened_at = time.monotonic()
+        self.process = os.getpid()
+        """The one that opened it, and not one that was forked from that."""
+        self.opened_at = time.monotonic()
+        """Counts also the seconds in which the process is suspended."""
         self.mark: TransactionMark | None = None
         """Marks every transaction; None: without ``loopback-control``."""
         self.kept = False
@@ -220,16 +223,17 @@ class Session:
 
         It is not after any error (the state of the connection may be unknown), or with a longer read timeout.
         """
+        connection: Any = self._connection
         if self._failed or self._waits_longer:
             return False
         try:
             # Without autocommit, any statement after a COMMIT may have begun a transaction.
-            if self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS) or not (self._between_transactions or self.autocommit):
+            if connection.server_status & _IN_TRANSACTION or not (self._between_transactions or self.autocommit):
                 self.rollback()
         except ApplyError as error:
             _log.debug("a session is not kept: %s", error)
             return False
-        return self.autocommit == self._opened_with_autocommit and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return self.autocommit == self._opened_with_autocommit and not connection.server_status & _IN_TRANSACTION
 
     @property
     def has_savepoints(self) -> bool:
@@ -239,21 +243,8 @@ class Session:
     @property
     def autocommit(self) -> bool:
         """Whether the server commits each statement outside a transaction, according to its last answer."""
-        return self._has(SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)
-
-    def _has(self, status: int) -> bool:
         connection: Any = self._connection
-        return bool(connection.server_status & status)
-
-    @property
-    def ours(self) -> bool:
-        """Whether this process opened it, and not the one that it was forked from."""
-        return self._pid == os.getpid()
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was opened, including those in which the process was suspended."""
-        return time.monotonic() - self._opened_at
+        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)
 
     def abandon(self) -> None:
         """Close this process's copy of the connection without a message to the server: another process uses it."""
@@ -262,10 +253,11 @@ class Session:
 
     def close(self) -> None:
         """Close the connection without committing; safe to call twice."""
+        connection: Any = self._connection
         if self.mark is not None:
-            self.mark.release(clean=not self._failed and not self._has(SERVER_STATUS.SERVER_STATUS_IN_TRANS))
-        if self._connection.open:
-            self._connection.close()
+            self.mark.release(clean=not self._failed and not connection.server_status & _IN_TRANSACTION)
+        if connection.open:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -388,7 +380,7 @@ class KeptSessions:
         except BaseException:
             session.close()
             raise
-        if session.settle() and session.age < self._seconds and not self._kept and not self._closed:
+        if session.settle() and time.monotonic() - session.opened_at < self._seconds and not self._kept and not self._closed:
             session.kept = True
             self._kept.append(session)
         else:
@@ -406,9 +398,9 @@ class KeptSessions:
             session = self._kept.pop()
         except IndexError:
             return None
-        if not session.ours:
+        if session.process != os.getpid():
             session.abandon()
-        elif session.age < self._seconds:
+        elif time.monotonic() - session.opened_at < self._seconds:
             return session
         else:
             session.close()

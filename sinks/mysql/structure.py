@@ -1,17 +1,13 @@
 """The tables of the target, from information_schema: columns, keys, options, partitions, the server's ids. [db]
 
-``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare, ``Structures`` keeps what is read once. Names are those at the target. A name is matched without regard to case if the
+``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare. Names are those at the target. A name is matched without regard to case if the
 target has no table of exactly that name: TiDB ignores case, and a server may store all names in lower case.
 
-Promises: one query for all unknown tables, none if all are known. A table that the target lacks, or that the account may not see, is not
-in the answer, and is read again the next time. Entries are forgotten after ``KEPT_SECONDS``, so a table that a person changes is noticed by
-then. Call ``forget`` when a table may have changed: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and
-after a lost connection, because the next connection may lead to another server.
+Promises: one query for all tables. A table that the target lacks, or that the account may not see, is not in the answer.
 """
 
 import re
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +25,6 @@ OUTDATED = frozenset({1049, 1054, 1136, 1146, 1364})
 """Errors of a row's statement that a table other than the known one explains: unknown database, column; column count; unknown table; no default."""
 ABSENT = frozenset({1049, 1146})
 """No such database, no such table."""
-KEPT_SECONDS = 30.0
-"""Maximum age of what is kept."""
 _TOGETHER = 40
 """Tables in one query. Each is a SELECT of its own, by name: MariaDB opens every table of a database for any other condition."""
 _WORDS = re.compile(r"'((?:[^']|'')*)'")
@@ -374,39 +368,6 @@ def with_instant_columns(session: Target, ids: Collection[int]) -> frozenset[int
     except ServerRefused:
         return frozenset()  # a server before 8.0.29
     return frozenset(int(table_id) for (table_id,) in rows)
-
-
-@dataclass(eq=False)
-class Structures:
-    """What was read of the target's tables. Not thread-safe, except ``forget``."""
-
-    clock: Callable[[], float] = time.monotonic
-    _known: dict[TableName, TargetTable] = field(default_factory=dict)
-    _since: float = 0.0
-    """When the first of them was read."""
-
-    def kept(self, names: Collection[TableName]) -> dict[TableName, TargetTable] | None:
-        """The tables ``names`` where all of them are known; None: ask ``of``, with a session."""
-        known = self._known
-        if known and self.clock() - self._since > KEPT_SECONDS:
-            self.forget()
-            return None
-        found = {name: known[name] for name in names if name in known}
-        return found if len(found) == len(set(names)) else None
-
-    def of(self, session: Target, names: Collection[TableName]) -> dict[TableName, TargetTable]:
-        """The tables ``names`` that the target has; queries only for those that are not known."""
-        wanted = set(names)
-        known = self._known
-        unknown = wanted - known.keys()
-        if unknown:
-            self._since = self._since if known else self.clock()
-            known |= read_tables(session, unknown)
-        return {name: known[name] for name in wanted if name in known}
-
-    def forget(self) -> None:
-        """Read everything again when it is asked for."""
-        self._known = {}
 
 
 Place = tuple[str, str]

@@ -2,12 +2,15 @@
 
 A column that changes values without a warning (``exactness``) is a finding, once per table; if the column identifies rows, the step is refused.
 
-Promises: no query where the tables of a step are known (``structure``). A table that the target does not have is a finding with the number of its rows.
+Promises: one query for all tables that are not known, and none where those of a step are. What is known is forgotten after ``KEPT_SECONDS``, so a table that a
+person changes is noticed by then; and by ``forget``: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and after a lost
+connection, because the next one may lead to another server. A table that the target does not have is a finding with the number of its rows.
 With ``on-finding = stop`` it raises ``FindingError`` before anything of the step is written; with ``record`` its rows are skipped and the step continues.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,11 +29,13 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, Attempt, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, Structures, TableName, TargetTable, is_absent
-from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, holds_rows, left_out
+from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, TableName, TargetTable, is_absent, read_tables
+from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
 
 _log = logging.getLogger(__name__)
 
+KEPT_SECONDS = 30.0
+"""Maximum age of what is known of tables."""
 _BAD_FIELD = 1054
 
 
@@ -39,6 +44,7 @@ class ConcernedTable:
     """A table of a step, and what is known of its rows there."""
 
     table: TableAt
+    name: TableName
     first_ts: int
     rows: int
     """-1 = not counted."""
@@ -80,9 +86,12 @@ _OWN_KEY = (
 class TablesThere:
     """What the target's tables are like, for one sink."""
 
-    def __init__(self, settings: ApplyConfig) -> None:
+    def __init__(self, settings: ApplyConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
-        self._structures = Structures()
+        self._clock = clock
+        self._known: dict[TableName, TargetTable] = {}
+        self._since = 0.0
+        """When the first of them was read."""
         self._logged: set[tuple[str, str]] = set()
         """Tables, and what the log has said of them."""
         self._told: set[tuple[str, str]] = set()
@@ -93,8 +102,8 @@ class TablesThere:
         """The last one of each table."""
 
     def forget(self) -> None:
-        """Read the tables again when they are needed."""
-        self._structures.forget()
+        """Read the tables again when they are needed; from any thread."""
+        self._known = {}
 
     def fitting(self) -> Iterator[Attempt]:
         """Yield an attempt, and another one with the tables read again if a table was changed meanwhile. In parts, what a part has marked as done stays."""
@@ -106,14 +115,21 @@ class TablesThere:
 
     def kept(self, concerned: Sequence[ConcernedTable]) -> Known | None:
         """What is known of the tables; None: they are to be read."""
-        return self._structures.kept([_name(one.table) for one in concerned]) if concerned else {}
+        known = self._known
+        if known and self._clock() - self._since > KEPT_SECONDS:
+            self.forget()
+        elif all(one.name in known for one in concerned):
+            return known
+        return None if concerned else {}
 
     def read(self, session: Session, concerned: Sequence[ConcernedTable]) -> Known:
         """Ask the target for the tables."""
-        names = [_name(one.table) for one in concerned]
-        found = self._structures.of(session, names)
+        names, known = {one.name for one in concerned}, self._known
+        if unknown := names - known.keys():
+            self._since = self._since if known else self._clock()
+            known |= read_tables(session, unknown)
         self._dialect = dialect_of(session, self._settings)
-        return found | {name: None for name in names if name not in found and is_absent(session, *name)}
+        return known | {name: None for name in unknown if name not in known and is_absent(session, *name)}
 
     def fit(
         self,
@@ -139,17 +155,19 @@ class TablesThere:
         """
         tables, findings, inexactly = dict(step.tables), list[Finding](), list[Finding]()
         for one in concerned:
-            if _name(one.table) not in known:
+            if one.name not in known:
                 continue  # made between two queries, or hidden from the account: the server will say
-            there = known[_name(one.table)]
+            there = known[one.name]
             if there is None:
                 del tables[one.table.table_id]
                 findings.append(self._missing(one, step))
-            else:
-                fit = self._fit(one, there, keyed)
-                tables[one.table.table_id] = fit.fitted
-                if one.table.table_id not in superseded:
-                    inexactly += self._inexact(one, fit)
+                continue
+            fit = self._fits.get(one.name)
+            if fit is None or fit.there is not there or fit.keyed is not keyed or fit.table != one.table:
+                fit = self._fits[one.name] = self._fit(one, there, keyed)
+            tables[one.table.table_id] = fit.fitted
+            if fit.inexact and one.table.table_id not in superseded:
+                inexactly += self._inexact(one, fit)
         if (findings or inexactly) and self._settings.on_finding == "stop":
             way_out = "to continue without these rows and record this" if findings else "to continue and record this"
             raise FindingError(
@@ -167,9 +185,6 @@ class TablesThere:
 
     def _fit(self, one: ConcernedTable, there: TargetTable, keyed: bool) -> _TableFit:
         table = one.table
-        known = self._fits.get(_name(table))
-        if known is not None and known.table == table and known.there is there and known.keyed is keyed:
-            return known
         fitted = as_found(table, there, partial=self._settings.partial_columns, keyed=keyed)
         if isinstance(fitted, Misfit):
             raise _refused(one, fitted.why)
@@ -187,8 +202,7 @@ class TablesThere:
         words = [column.words for column in columns] + ([folded.words] if folded is not None and folded.known else [])
         # A frozen table is as the refused DDL left it.
         keys = [column.words for column in columns if column.key and not table.frozen]
-        self._fits[_name(table)] = fit = _TableFit(table, there, keyed, fitted, tuple(words), keys[0] if keys else "")
-        return fit
+        return _TableFit(table, there, keyed, fitted, tuple(words), keys[0] if keys else "")
 
     def _inexact(self, one: ConcernedTable, fit: _TableFit) -> list[Finding]:
         """Columns of a table that change values in silence, and that nothing was said of yet."""
@@ -222,21 +236,17 @@ def _refused(one: ConcernedTable, why: str) -> ApplyError:
     )
 
 
-def _name(table: TableAt) -> TableName:
-    return table.schema, table.name
-
-
 def concerned_by(step: RowsStep, rows: pa.Table | None) -> list[ConcernedTable]:
     """The tables to which ``step`` writes rows; ``rows``: its row events (``ROW_EVENT``), None if they are not at hand."""
-    tables = {i: t for i, t in step.tables.items() if i not in step.gone and holds_rows(t)}
+    tables = {i: t for i, t in step.tables.items() if i not in step.gone and t.has_rows}
     if rows is None:
-        return [ConcernedTable(table, step.upto_ts, -1) for table in tables.values()]
+        return [ConcernedTable(table, (table.schema, table.name), step.upto_ts, -1) for table in tables.values()]
     if not rows.num_rows:
         return []
     ids, commit_ts = rows.column("table_id").to_numpy(), rows.column("commit_ts").to_numpy()
     found = []
     for table_id in np.unique(ids).tolist():
         if table_id in tables:
-            mine = commit_ts[ids == table_id]
-            found.append(ConcernedTable(tables[table_id], int(mine.min()), len(mine)))
+            table, mine = tables[table_id], commit_ts[ids == table_id]
+            found.append(ConcernedTable(table, (table.schema, table.name), int(mine.min()), len(mine)))
     return found

@@ -40,12 +40,6 @@ class Misfit:
     """What differs, and what to do."""
 
 
-def holds_rows(table: TableAt) -> bool:
-    """Whether rows of it are written: views, sequences and temporary tables have none at the target."""
-    info = table.info
-    return not (info.is_view or info.is_sequence or info.temp_table_type)
-
-
 def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool = True) -> TableAt | Misfit:
     """``table`` as its rows are written to ``there``.
 

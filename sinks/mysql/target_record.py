@@ -180,7 +180,7 @@ class TargetRecord:
         self.catch_up()
         # What was caught up with are steps of the life before.
         self._late.found(self._late.recorded_ts, applied)
-        self._follow()
+        self._reached(self.commit_ts)
         self._opened = True
 
     # Within a transaction of the sink.
@@ -194,7 +194,8 @@ class TargetRecord:
         """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost. A row that says
         what is behind ``after_ts`` by steps that were put off says ``after_ts``.
         """
-        stored_ts = self._lock(session)
+        found = self.row.load(session, lock=True)
+        stored_ts = found.commit_ts if found is not None else 0
         if stored_ts == self._late.recorded_ts and after_ts == self.commit_ts:
             return after_ts
         if stored_ts not in (after_ts, upto_ts):
@@ -217,11 +218,6 @@ class TargetRecord:
         """Write the row, and that (after_ts, upto_ts] is in the target."""
         self.rows.end(session, after_ts, upto_ts)
         self.save(session, upto_ts, applied, consistent=consistent)
-
-    def _lock(self, session: Session) -> int:
-        """Lock the row; its commitTS, 0 where there is none."""
-        found = self.row.load(session, lock=True)
-        return found.commit_ts if found is not None else 0
 
     # Between two transactions.
 
@@ -253,10 +249,11 @@ class TargetRecord:
                 return
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
-                    if self._lock(session) == late.recorded_ts:
+                    found = self.row.load(session, lock=True)
+                    if late.recorded_ts == (found.commit_ts if found is not None else 0):
                         self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
             late.saved(self.commit_ts, late.applied)
-            self._follow()
+            self._reached(self.commit_ts)
 
     def note_sync_point(self, applied: AppliedJobs) -> None:
         """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
@@ -278,10 +275,7 @@ class TargetRecord:
     def _reached(self, commit_ts: int) -> None:
         self.commit_ts = commit_ts
         self._safe.reached(commit_ts)
-        self._follow()
-
-    def _follow(self) -> None:
-        """The real checkpoint is written after ours."""
+        # The real checkpoint is written after ours.
         if self._trailing is not None:
             self._trailing.follow(self._real_now(consistent=False))
 

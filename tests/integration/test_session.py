@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql import session as sessions
+from pyspark_tidb_binlog.sinks.mysql import connection as connections
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -75,7 +75,7 @@ def test_the_tls_context_is_made_once(tls_target: TargetConfig, monkeypatch: pyt
         return made[-1]
 
     monkeypatch.setattr(ssl, "create_default_context", counted)
-    monkeypatch.setattr(sessions, "_tls_contexts", {})
+    monkeypatch.setattr(connections, "_tls_contexts", {})
     for address in (tls_target, replace(tls_target, socket="")):
         with connect(address, ApplyConfig()) as one, connect(address, ApplyConfig()) as two:
             assert [s.query("SHOW STATUS LIKE 'Ssl_cipher'")[0][1] != "" for s in (one, two)] == [True, True]
@@ -99,11 +99,11 @@ def test_a_variable_that_is_refused_does_not_take_the_others_with_it(target: Tar
         return execute(session, sql, args)
 
     monkeypatch.setattr(Session, "execute", noted)
-    monkeypatch.setattr(sessions, "_refused_by", {})
+    monkeypatch.setattr(connections, "_refused_by", {})
     for read_only, statements in ((), (4, 1, 1)), ((("innodb_page_size", "1"),), (5, 1, 1)):
-        sessions._refused_by.clear()
+        connections._refused_by.clear()
         wanted = (("max_error_count", "7"), ("no_such_variable", "1"), *read_only, ("lock_wait_timeout", "9"))
-        monkeypatch.setattr(sessions, "_IF_KNOWN", wanted)
+        monkeypatch.setattr(connections, "_IF_KNOWN", wanted)
         for count in statements:
             sent.clear()
             with connect(target, ApplyConfig()) as session:
@@ -433,7 +433,7 @@ def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: Li
 @pytest.mark.shows("spark.socket")
 def test_a_unix_socket_where_nobody_takes_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that is stopped, once its backlog is full."""
-    monkeypatch.setattr(sessions, "_CONNECT_SECONDS", 1)
+    monkeypatch.setattr(connections, "_CONNECT_SECONDS", 1)
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         path = f"{place}/s"
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -1,6 +1,6 @@
 """The reader of the target's tables on a real server: what it says about columns and keys, and how many queries it costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,16 +9,9 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.structure import (
-    KEPT_SECONDS,
-    Structures,
-    TargetColumn,
-    TargetKey,
-    is_absent,
-    kinds_of,
-    read_tables,
-    read_whole,
-)
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, is_absent, kinds_of, read_tables, read_whole
+from pyspark_tidb_binlog.sinks.mysql.tables_there import KEPT_SECONDS, ConcernedTable, Known, TablesThere
+from tests.support.plan_samples import column, table
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -59,32 +52,39 @@ def test_columns_and_unique_keys_as_they_are(seen: Session) -> None:
     assert text is not None and text.default == ("it's" if MYSQLD else "'it''s'")
 
 
+def concerned(*names: str) -> list[ConcernedTable]:
+    return [ConcernedTable(table([column("id")]), ("looked_at", name), 1, -1) for name in names]
+
+
 def test_one_query_for_many_tables_and_none_for_known_ones(seen: Session) -> None:
-    names = [("looked_at", f"t{n}") for n in range(30)]
-    for _, name in names:
+    names = [f"t{n}" for n in range(30)]
+    for name in names:
         seen.execute(f"CREATE TABLE looked_at.{name} (id INT PRIMARY KEY)")
-    structures, before = Structures(), queries(seen)
-    assert set(structures.of(seen, names)) == set(names) and queries(seen) == before + 1
-    structures.of(seen, names[:3])
-    assert queries(seen) == before + 1
-    seen.execute("ALTER TABLE looked_at.t0 ADD COLUMN v INT")
-    structures.forget()
-    assert len(structures.of(seen, names[:1])[names[0]].columns) == 2
+    tables, before = TablesThere(ApplyConfig()), queries(seen)
+    assert len(tables.read(seen, concerned(*names))) == 30 and queries(seen) == before + 1
+    assert tables.kept(concerned(*names[:3])) and tables.kept([]) is not None
+    tables.forget()
+    assert tables.kept(concerned(*names[:3])) is None
 
 
 def test_what_is_kept_is_read_again_after_a_time(seen: Session) -> None:
     seen.execute("CREATE TABLE looked_at.t (id INT PRIMARY KEY)")
-    now, name = [100.0], ("looked_at", "t")
-    structures = Structures(lambda: now[0])
-    assert structures.kept([name]) is None
-    assert len(structures.of(seen, [name])[name].columns) == 1
+    now, here = [100.0], concerned("t")
+    tables = TablesThere(ApplyConfig(), lambda: now[0])
+    assert tables.kept(here) is None
+    assert len(columns_of(tables.read(seen, here))) == 1
     seen.execute("ALTER TABLE looked_at.t ADD COLUMN v INT")
     now[0] += KEPT_SECONDS
-    kept = structures.kept([name])
-    assert kept is not None and len(kept[name].columns) == 1
+    assert len(columns_of(tables.kept(here))) == 1
     now[0] += 1
-    assert structures.kept([name]) is None
-    assert len(structures.of(seen, [name])[name].columns) == 2
+    assert tables.kept(here) is None
+    assert len(columns_of(tables.read(seen, here))) == 2
+
+
+def columns_of(known: Known | None) -> Sequence[TargetColumn]:
+    there = (known or {})["looked_at", "t"]
+    assert there is not None
+    return there.columns
 
 
 def test_a_table_that_the_account_may_not_see_is_not_taken_for_missing(seen: Session, mariadb: PrivateMariaDB) -> None:

@@ -551,9 +551,9 @@ def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: 
 def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
     target: Target, by_row: bool, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.mysql import session as sessions
+    from pyspark_tidb_binlog.sinks.mysql import connection as connections
 
-    monkeypatch.setattr(sessions, "_told", set())
+    monkeypatch.setattr(connections, "_told", set())
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
     with caplog.at_level(logging.WARNING):
         sink = target.life(by_row=by_row, sql_mode=mode, on_finding="stop")

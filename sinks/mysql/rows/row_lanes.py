@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checked import SKIPPING, checked
+from pyspark_tidb_binlog.sinks.mysql.checked import checked
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
@@ -38,8 +38,6 @@ class LaneWriter:
     """As they begin."""
     settings: ApplyConfig
     lease: Lease
-    way_out: str = SKIPPING
-    """As for ``checked``."""
 
     def write(
         self, places: Sequence[int], sessions: Sessions, policy: RetryPolicy, *, lane: int = 0, before: int = 0, ends: Sequence[int] = ()
@@ -51,7 +49,7 @@ class LaneWriter:
         statements = self.plan.statements(places)
         for attempt in retrying(policy):
             with attempt, transaction(sessions, attempt) as session:
-                for effects in checked(session, self.settings, self.way_out, savepoints=False):
+                for effects in checked(session, self.settings, savepoints=False):
                     lease.check(session, self.lease)
                     if ends:
                         self.record.require_done(session, self.lanes, ends)
