@@ -18,8 +18,7 @@ from typing import Self
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobReader, JobType
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, tso
-from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track
-from pyspark_tidb_binlog.schemas.layered import Layered
+from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track, extended
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 __all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
@@ -171,8 +170,7 @@ class SchemaHistory:
         fold = self._fold
         later = all(j.id not in self.jobs and (not j.effective or j.version > self.newest_version) for j in new)
         if fold is not None and fold.count == self._folded and later:
-            known: Layered[int, Job] = self.jobs if isinstance(self.jobs, Layered) else Layered(self.jobs)
-            return self._with(known.with_more({j.id: j for j in new}), new, fold)
+            return self._with(extended(self.jobs, {j.id: j for j in new}), new, fold)
         return SchemaHistory.of([*self.jobs.values(), *new])
 
     def only(self, table_ids: Iterable[int]) -> "SchemaHistory":

@@ -4,13 +4,14 @@ Promises: pure. The jobs must have an effect and ascend by version. A further jo
 """
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import rename_pairs
 from pyspark_tidb_binlog.schemas.events import SchemaVersion
-from pyspark_tidb_binlog.schemas.layered import Layered
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 
@@ -54,12 +55,26 @@ class _Growing:
 INITIAL = DbInfo(1, "mysql", "utf8mb4", "utf8mb4_bin")
 
 
+LATE = 1024
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def extended(known: Mapping[K, V], more: Mapping[K, V]) -> Mapping[K, V]:
+    """Return ``known`` with ``more``, which wins. A history may have a hundred thousand jobs: copied are at most the newest ``LATE`` entries, and all
+    only once per ``LATE`` new ones. Neither argument may be changed afterwards.
+    """
+    late, base = known.maps if isinstance(known, ChainMap) else ({}, cast("dict[K, V]", known))
+    late = {**late, **more}
+    return ChainMap(late, base) if len(late) <= LATE else ChainMap({}, {**base, **late})
+
+
 class Fold:
     """The state while folding."""
 
     def __init__(self) -> None:
         """The initial state has only the database ``mysql``."""
-        self._tracks: Layered[int, Track] = Layered({})
+        self._tracks: Mapping[int, Track] = {}
         self._tables: dict[int, _Growing] = {}
         self._schemas: dict[int, list[tuple[SchemaVersion, DbInfo | None]]] = {1: [(SchemaVersion(0), INITIAL)]}
         self._homes: dict[int, int] = {}
@@ -67,14 +82,14 @@ class Fold:
         self._views: dict[tuple[str, str], set[int]] = {}
         self._fell_with: dict[int, list[int]] = {}
         self._touched: dict[int, set[int]] = {}
-        self._settled: Layered[int, tuple[int, ...]] = Layered({})
+        self._settled: Mapping[int, tuple[int, ...]] = {}
         self.count = 0
         """How many jobs were folded."""
 
     def tracks(self) -> Mapping[int, Track]:
         """The resulting tracks, by table id."""
         grown = {i: Track(tuple(g.entries), tuple(v for v, _ in g.jobs), tuple(j for _, j in g.jobs)) for i, g in self._tables.items()}
-        self._tracks = self._tracks.with_more(grown)
+        self._tracks = extended(self._tracks, grown)
         self._tables.clear()
         return self._tracks
 
@@ -84,7 +99,7 @@ class Fold:
 
     def touched(self) -> Mapping[int, tuple[int, ...]]:
         """The table ids that each job changed, by job id."""
-        self._settled = self._settled.with_more({job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()})
+        self._settled = extended(self._settled, {job_id: tuple(sorted(ids)) for job_id, ids in self._touched.items()})
         self._touched.clear()
         return self._settled
 

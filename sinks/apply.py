@@ -8,6 +8,7 @@ bigger steps are applied by the executors in parts. A DDL is a barrier.
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,8 +164,11 @@ class BatchApplier:
         self.clock.restart()
         after_ts, version, counts = self._sink.commit_ts, self._applied.version, self.clock.counts
         try:
-            if self._expect_big or self.behind or not self._apply_small(transactions):
+            small = None if self._expect_big or self.behind else self._small(transactions)
+            if small is None:
                 self._apply_big(transactions)
+            else:
+                self._apply_steps(*small)
             self._expect_big = counts.row_events > self._settings.atomic_rows // 2
             self._small_in_a_row = 0 if self._expect_big else self._small_in_a_row + 1
             if self._applied.version > version:
@@ -199,24 +203,22 @@ class BatchApplier:
 
     # Small batch: one Spark action collects its row events on the driver.
 
-    def _apply_small(self, transactions: DataFrame) -> bool:
-        """Apply the batch from the driver; False, with nothing applied, when it is too big for that."""
+    def _small(self, transactions: DataFrame) -> tuple[Sequence[RowsStep | DdlStep], pa.Table] | None:
+        """Return the steps of the batch and its row events; None: it is too big for the driver."""
         with self.clock.timed(Stage.READ):
             events = keyed.collected_upto(transactions, self._settings.atomic_rows, ATOMIC_BYTES, self._unread())
-        if events is not None and (controls := self._beyond(events)) is not None:
-            self._apply_rows(events[BlockKind.ROWS], controls)
-        return events is not None
+        if events is None:
+            return None
+        rows, controls = events[BlockKind.ROWS], self._beyond(events)
+        return ((), rows) if controls is None else self._cut(rows, controls)
 
-    def _apply_rows(self, rows: pa.Table, controls: Controls) -> None:
+    def _cut(self, rows: pa.Table, controls: Controls) -> tuple[Sequence[RowsStep | DdlStep], pa.Table]:
+        """Return the steps, and those of the ``rows`` that are to be applied."""
         rows = rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))
         rows = without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
         if self._channel is not None:
             rows = self._not_looped(rows, self._channel)
-        for step in self._steps(controls, merge(summarise(rows, controls.barriers))):
-            if isinstance(step, DdlStep):
-                self._apply_ddl(step)
-            else:
-                self._apply_atomic(rows_between(rows, step.after_ts, step.upto_ts), step)
+        return self._steps(controls, merge(summarise(rows, controls.barriers))), rows
 
     # Big batch: keyed and shuffled once, persisted, and filtered for each step.
 
@@ -231,7 +233,7 @@ class BatchApplier:
             summary = self._summary(events, others[BlockKind.SUMMARIES], controls)
             with self._all_keyed(events, transactions, summary, history) as every:
                 complete, summary = self._without_loops(every, summary, controls)
-                self._apply_steps(complete, self._steps(controls, summary))
+                self._apply_steps(self._steps(controls, summary), complete)
 
     @contextmanager
     def _keyed(self, transactions: DataFrame, history: SchemaHistory, parts: int) -> Iterator[KeyedEvents]:
@@ -253,19 +255,23 @@ class BatchApplier:
             with self._keyed(transactions, complete, events.parts) as again:
                 yield again
 
-    def _apply_steps(self, events: KeyedEvents, steps: Sequence[RowsStep | DdlStep]) -> None:
-        fetched, fetched_upto = ROW_EVENT.empty_table(), 0
+    def _apply_steps(self, steps: Sequence[RowsStep | DdlStep], events: pa.Table | KeyedEvents) -> None:
+        """Apply the steps in order. Of events that the executors hold, those of a small step are fetched, with those of the small steps after it."""
+        held, upto = (ROW_EVENT.empty_table(), 0) if isinstance(events, KeyedEvents) else (events, sys.maxsize)
         for place, step in enumerate(steps):
             if isinstance(step, DdlStep):
                 self._apply_ddl(step)
-            elif not self._fits([step]):
-                self._apply_in_parts(events, step)
-            else:
-                if step.row_events and step.upto_ts > fetched_upto:
-                    fetched_upto = self._reach(steps[place:])
-                    rows = events.rows_in((step.after_ts, fetched_upto))
-                    fetched = without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
-                self._apply_atomic(rows_between(fetched, step.after_ts, step.upto_ts), step)
+                continue
+            if isinstance(events, KeyedEvents):
+                if not self._fits([step]):
+                    self._apply_in_parts(events, step)
+                    continue
+                if step.row_events and step.upto_ts > upto:
+                    upto = self._reach(steps[place:])
+                    held = without(events.rows_in((step.after_ts, upto)), "commit_ts", self._settings.ignore_txn_commit_ts)
+            rows = rows_between(held, step.after_ts, step.upto_ts)
+            self.clock.counts.add(self._sink.apply(rows, self._at_target(step, rows), self.clock))
+            self._applied = step.applied
 
     def _fits(self, steps: Sequence[RowsStep]) -> bool:
         """Whether the rows of these steps are few and small enough for the driver to hold and apply."""
@@ -315,10 +321,6 @@ class BatchApplier:
         steps = plan_steps((controls.after_ts, controls.upto_ts), controls.ddls, tables, history, self._applied, self._wait.known_ts)
         counts.tables = events_by_table(tables, steps)
         return steps
-
-    def _apply_atomic(self, rows: pa.Table, step: RowsStep) -> None:
-        self.clock.counts.add(self._sink.apply(rows, self._at_target(step, rows), self.clock))
-        self._applied = step.applied
 
     def _apply_in_parts(self, events: KeyedEvents, step: RowsStep) -> None:
         skipped_ts = frozenset(self._settings.ignore_txn_commit_ts)

@@ -43,7 +43,9 @@ class Datum:
     """A datum as stored in the row; the body of BYTES is the content without its length prefix."""
 
     flag: int
-    body: bytes
+    body: bytes = b""
+    integer: int | None = None
+    """The value of the integer forms, which have no body; whether its 64 bits are signed depends on the column."""
 
     @property
     def is_null(self) -> bool:
@@ -56,12 +58,18 @@ def take_datum(cursor: Cursor) -> Datum:
     flag = cursor.byte()
     match flag:
         case Flag.NULL:
-            return Datum(flag, b"")
+            return Datum(flag)
         case Flag.BYTES:
             return Datum(flag, cursor.take(cursor.varint()))
-        case Flag.VARINT | Flag.UVARINT:
-            return Datum(flag, number.encode_uvarint(cursor.uvarint()))
-        case Flag.COMPARABLE_INT | Flag.COMPARABLE_UINT | Flag.FLOAT | Flag.DURATION:
+        case Flag.VARINT:
+            return Datum(flag, integer=cursor.varint())
+        case Flag.UVARINT:
+            return Datum(flag, integer=cursor.uvarint())
+        case Flag.COMPARABLE_INT | Flag.DURATION:
+            return Datum(flag, integer=number.decode_comparable_int(cursor.take(FIXED_SIZE)))
+        case Flag.COMPARABLE_UINT:
+            return Datum(flag, integer=int.from_bytes(cursor.take(FIXED_SIZE), "big"))
+        case Flag.FLOAT:
             return Datum(flag, cursor.take(FIXED_SIZE))
         case Flag.DECIMAL:
             head = cursor.take(mydecimal.HEADER)
@@ -76,17 +84,9 @@ def take_datum(cursor: Cursor) -> Datum:
 
 def as_integer(datum: Datum) -> int:
     """The integer in any integer form; whether its 64 bits are signed depends on the column."""
-    match datum.flag:
-        case Flag.VARINT:
-            return Cursor(datum.body).varint()
-        case Flag.UVARINT:
-            return Cursor(datum.body).uvarint()
-        case Flag.COMPARABLE_INT | Flag.DURATION:
-            return number.decode_comparable_int(datum.body)
-        case Flag.COMPARABLE_UINT:
-            return int.from_bytes(datum.body, "big")
-        case _:
-            raise _misfit(datum, "an integer")
+    if datum.integer is None:
+        raise _misfit(datum, "an integer")
+    return datum.integer
 
 
 def as_float(datum: Datum) -> float:

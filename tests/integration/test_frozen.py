@@ -537,7 +537,7 @@ def batch(
     ]
     applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_rows(pa.Table.from_pylist(events, schema=ROW_EVENT), controls)
+    applier._apply_steps(*applier._cut(pa.Table.from_pylist(events, schema=ROW_EVENT), controls))
     return applier.clock.counts.findings
 
 

@@ -26,16 +26,16 @@ def applier(seconds_behind: float, events: list[int], ways: list[str], monkeypat
         ways.append("big")
         made.clock.counts.row_events = events.pop(0)
 
-    def local(transactions: object) -> bool:
+    def local(transactions: object) -> object:
         ways.append("local")
         made.clock.counts.row_events = events[0]
         fits = events[0] <= DrainerConfig().apply.atomic_rows
         if fits:
             events.pop(0)
-        return fits
+        return ((), None) if fits else None
 
     monkeypatch.setattr(made, "_apply_big", big)
-    monkeypatch.setattr(made, "_apply_small", local)
+    monkeypatch.setattr(made, "_small", local)
     return made
 
 
