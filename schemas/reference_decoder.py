@@ -36,6 +36,7 @@ from pyspark_tidb_binlog.schemas.row_layout import (
     place_of,
     without_lacking,
 )
+from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark_tidb_binlog.schemas.history import TableAt
@@ -123,7 +124,7 @@ def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: by
     event = _Event({}, {})
     for part in parts if op == Op.INSERT else ():
         value = take_datum(cursor)
-        if part.whole:
+        if part.length == WHOLE_COLUMN:
             event.handle[part.id] = value
     if not cursor.left:
         raise Corruption("the row has no columns, not even the byte 00 of an empty row")
@@ -148,7 +149,7 @@ def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: by
 
 def cell_of(cell: CellType, value: Datum) -> Value:
     """A datum converted to a cell of its column."""
-    if value.is_null:
+    if value.flag == Flag.NULL:
         return None
     match cell.kind:
         case CellKind.INT:
@@ -181,7 +182,7 @@ def _key(layout: KeyLayout, op: int, row: bytes | None) -> bytes:
 
 def _key_bytes(part: KeyPart, value: Datum | None) -> bytes:
     """Integers and times as 8 bytes, strings and decimals as length and content."""
-    if value is None or value.is_null:
+    if value is None or value.flag == Flag.NULL:
         raise Corruption(f"the row has no value for column id {part.id} of its key")
     match part.cell.kind:
         case CellKind.BYTES:
@@ -199,7 +200,7 @@ def _sized(raw: bytes) -> bytes:
 
 
 def _prefix(part: KeyPart, raw: bytes) -> bytes:
-    if part.whole:
+    if part.length == WHOLE_COLUMN:
         return raw
     if part.binary:
         return raw[: part.length]

@@ -47,11 +47,6 @@ class Datum:
     integer: int | None = None
     """The value of the integer forms, which have no body; whether its 64 bits are signed depends on the column."""
 
-    @property
-    def is_null(self) -> bool:
-        """Whether the datum is SQL NULL."""
-        return self.flag == Flag.NULL
-
 
 def take_datum(cursor: Cursor) -> Datum:
     """The next datum."""

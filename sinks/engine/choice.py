@@ -99,7 +99,7 @@ ALL_KEPT = NeverKept()
 
 def chosen(step: RowsStep, selection: Selection) -> RowsStep:
     """Return ``step`` without the tables that are not replicated, and with the operations that rules leave out."""
-    tables = {i: table for i, table in step.tables.items() if selection.keeps(table)}
+    tables = {i: table for i, table in step.tables.items() if selection.tables.keeps(table.schema, table.name)}
     gone, rules = step.gone | (step.tables.keys() - tables.keys()), selection.rules
     left_out = {(i, int(op)) for i, t in tables.items() for op in rules.ignored_rows(t.schema, t.name)} if rules.rules else ()
     return replace(step, tables=tables, gone=gone, left_out=frozenset(left_out))

@@ -18,6 +18,7 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -228,5 +229,6 @@ def _compare(row: LeaseRow | None, lease: Lease) -> None:
     )
 
 
+@cache
 def _table(schema: str) -> str:
     return f"{quote_name(schema)}.`spark_lease`"

@@ -66,8 +66,8 @@ class SafeMode:
 
     def reached(self, commit_ts: int) -> None:
         """Everything up to ``commit_ts`` is in the target."""
-        if self.bounds.end_ts and not self.open_at(commit_ts):
-            _log.warning("safe mode ends at %d: the checkpoint has passed the span that was open until %d", commit_ts, self.until_ts)
+        if not self.open_at(commit_ts):
+            _log.warning("safe mode ends at %d: the checkpoint has passed the span that was open until %d", commit_ts, self.bounds.end_ts)
             self.bounds = SafeBounds()
 
     def prepared(self, session: Session, step: RowsStep, history: SchemaHistory) -> tuple[RowsStep, SafeSpan]:

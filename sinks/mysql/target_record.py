@@ -209,7 +209,7 @@ class TargetRecord:
     def save(self, session: Session, commit_ts: int, applied: AppliedJobs, *, consistent: bool) -> None:
         """Write the row."""
         named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
-        whole = consistent and not self._safe.open_at(commit_ts)
+        whole = consistent and commit_ts >= self._safe.bounds.end_ts
         row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
         self.row.write(session, row)
         self._version_saved = applied.version
@@ -274,7 +274,8 @@ class TargetRecord:
 
     def _reached(self, commit_ts: int) -> None:
         self.commit_ts = commit_ts
-        self._safe.reached(commit_ts)
+        if self._safe.bounds.end_ts:
+            self._safe.reached(commit_ts)
         # The real checkpoint is written after ours.
         if self._trailing is not None:
             self._trailing.follow(self._real_now(consistent=False))
