@@ -131,7 +131,7 @@ class TargetCheckpoint:
         session.execute(f"DELETE FROM {self._name} WHERE clusterID = %s", [self._cluster_id])
 
 
-def only_cluster(session: Session, schema: str = CHECKPOINT_SCHEMA, table: str = CHECKPOINT_TABLE) -> int:
+def only_cluster(session: Session, schema: str, table: str) -> int:
     """The cluster id of the only checkpoint row, for a Drainer without a configured cluster id; 0 = no row.
 
     Raises:

@@ -23,12 +23,12 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.redaction import statement_head, without_values
 from pyspark_tidb_binlog.schemas.tls import is_refused
-from pyspark_tidb_binlog.sinks.mysql.connection import open_connection, require_settable, set_variables
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.effects import StatementResult, Warned
 from pyspark_tidb_binlog.sinks.mysql.marks import TransactionMark
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, passing, timed_out
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns, RowPackets
+from pyspark_tidb_binlog.sinks.mysql.target_connection import open_connection, require_settable, set_variables
 
 _log = logging.getLogger(__name__)
 

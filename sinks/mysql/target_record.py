@@ -87,7 +87,7 @@ class TargetRecord:
     """The record of one stream in its target."""
 
     def __init__(self, config: DrainerConfig, leased: LeasedTarget, safe: SafeMode) -> None:
-        """Accesses nothing before ``counts``. ``safe``: the safe mode of the sink."""
+        """Accesses nothing before ``move_here``. ``safe``: the safe mode of the sink."""
         self._config = config
         self._leased = leased
         self._safe = safe

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, RetryableApplyError
-from pyspark_tidb_binlog.sinks.mysql import connection as connections
+from pyspark_tidb_binlog.sinks.mysql import target_connection as connections
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm, join_cells, literals
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy

@@ -551,7 +551,7 @@ def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: 
 def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
     target: Target, by_row: bool, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.mysql import connection as connections
+    from pyspark_tidb_binlog.sinks.mysql import target_connection as connections
 
     monkeypatch.setattr(connections, "_told", set())
     target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.events import physical_ms
-from pyspark_tidb_binlog.sinks.mysql import connection, rights
+from pyspark_tidb_binlog.sinks.mysql import rights, target_connection
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
@@ -218,6 +218,6 @@ def test_from_nothing_and_from_a_dump(shop: Shop, dba: Dba) -> None:
 def test_the_page_names_what_the_code_uses() -> None:
     wanted = [f"{one}" for one in rights.statements(rights.WantedRights(["shop"], "tidb_binlog"), "'drainer'@'%'")]
     assert statements("account")[1:] == wanted
-    assert [name for name, _ in connection._IF_KNOWN if f"`{name}`" not in PAGE] == []
+    assert [name for name, _ in target_connection._IF_KNOWN if f"`{name}`" not in PAGE] == []
     settings = {"time_zone", "sql_mode", "foreign_key_checks", "unique_checks", "autocommit", "wait_timeout"}
-    assert settings < connection._OURS and [name for name in settings if f"`{name}`" not in PAGE] == []
+    assert settings < target_connection._OURS and [name for name in settings if f"`{name}`" not in PAGE] == []
