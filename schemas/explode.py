@@ -6,7 +6,7 @@ DDLs, unusual binlogs and those that contradict themselves are parsed one by one
 Source of the rules: rows.md 1 (``sequence`` interleaves three row lists), wire.md 2.1 (``Binlog``, ``PrewriteValue``, ``TableMutation``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,29 +54,8 @@ class RowChanges:
     """Schema ``ROW_EVENT``."""
 
 
-class _Runs:
-    """Row events as runs of equal (commit_ts, op, table_id, schema_version, start_ts); one run per list of rows."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self.rows: list[bytes] = []
-        self.place = 0
-        """The transaction that is added."""
-        self.start_ts = 0
-        """Its start_ts."""
-
-    def add(self, commit_ts: int, op: int, table_id: int, version: int, first_seq: int, rows: Sequence[bytes]) -> int:
-        self.rows += rows
-        self.runs.append((commit_ts, op, table_id, version, first_seq, len(rows), self.place, self.start_ts))
-        return first_seq + len(rows)
-
-    def changes(self) -> RowChanges:
-        runs = np.array(self.runs, dtype=np.int64).reshape(-1, 8)
-        counts = runs[:, 5]
-        starts = np.cumsum(counts) - counts
-        commit_ts, op, table_id, version, place, start_ts = (np.repeat(runs[:, i], counts) for i in (0, 1, 2, 3, 6, 7))
-        seq = np.arange(len(self.rows), dtype=np.int64) - np.repeat(starts - runs[:, 4], counts)
-        return RowChanges(place, row_events((commit_ts, start_ts), seq, op, table_id, version, pa.array(self.rows, pa.binary())))
+Run = tuple[int, int, int, int, int, int, int, int]
+"""Rows of one list: commit_ts, operation, table id, schema version, the first one's seq, their number, the transaction's number, its start_ts."""
 
 
 def explode(transactions: pa.RecordBatch) -> Exploded:
@@ -89,13 +68,20 @@ def explode(transactions: pa.RecordBatch) -> Exploded:
     controls = transactions.filter(is_control)
     commits = transactions.filter(pc.invert(is_control)) if controls.num_rows else transactions
     many, left = changes_of(commits) if commits.num_rows >= FEWEST else (None, np.arange(commits.num_rows))
-    singly, ddls = _Runs(), list[dict[str, Any]]()
+    runs, images, ddls = list[Run](), list[bytes](), list[dict[str, Any]]()
     rest = commits.take(pa.array(left)) if len(left) < commits.num_rows else commits
     columns = (rest.column(name).to_pylist() for name in ("start_ts", "commit_ts", "first_seq", "payload"))
     for place, start_ts, commit_ts, first_seq, payload in zip(left.tolist(), *columns, strict=True):
-        singly.place, singly.start_ts = place, start_ts
-        _explode_one(singly, ddls, commit_ts, first_seq or 0, payload)
-    changes = singly.changes()
+        parsed, seq = _parsed(commit_ts, payload), first_seq or 0
+        if isinstance(parsed, dict):
+            ddls.append(parsed)
+            continue
+        for mutation in parsed.mutations:
+            for op, rows_of in _lists(commit_ts, mutation):
+                runs.append((commit_ts, op, mutation.table_id, parsed.schema_version, seq, len(rows_of), place, start_ts))
+                images += rows_of
+                seq += len(rows_of)
+    changes = _changes(runs, images)
     rows = changes.events if many is None else _in_order(many, changes)
     frame = pa.RecordBatch.from_arrays([controls.column(name) for name in ("control", "start_ts", "commit_ts", "payload")], schema=CONTROL)
     return Exploded(rows, pa.RecordBatch.from_pylist(ddls, schema=DDL_EVENT), frame)
@@ -109,21 +95,20 @@ def _in_order(one: RowChanges, other: RowChanges) -> pa.RecordBatch:
     return pa.concat_batches([one.events, other.events]).take(pa.array(order))
 
 
-def _explode_one(rows: _Runs, ddls: list[dict[str, Any]], commit_ts: int, seq: int, payload: bytes | None) -> None:
+def _parsed(commit_ts: int, payload: bytes | None) -> dict[str, Any] | pb.PrewriteValue:
+    """A DDL as a row of ``DDL_EVENT``, or the row changes."""
     try:
         binlog = pb.Binlog.FromString(payload or b"")
         if binlog.ddl_job_id > 0:
             named = {"job_id": binlog.ddl_job_id, "schema_state": binlog.ddl_schema_state, "query": binlog.ddl_query}
-            ddls.append({"commit_ts": commit_ts, **named})
-            return
-        value = pb.PrewriteValue.FromString(binlog.prewrite_value)
+            return {"commit_ts": commit_ts, **named}
+        return pb.PrewriteValue.FromString(binlog.prewrite_value)
     except DecodeError as error:
         raise Corruption(f"the binlog of commit_ts {commit_ts} does not parse as protobuf: {error}") from error
-    for mutation in value.mutations:
-        seq = _explode_mutation(rows, commit_ts, value.schema_version, mutation, seq)
 
 
-def _explode_mutation(out: _Runs, commit_ts: int, version: int, mutation: pb.TableMutation, seq: int) -> int:
+def _lists(commit_ts: int, mutation: pb.TableMutation) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Operations and their rows in the order of execution: a list as a whole where the mutation has only one."""
     # Slices are lists, which are made many times faster than the fields' iterators run.
     lists = {int(Op.INSERT): mutation.inserted_rows[:], int(Op.UPDATE): mutation.updated_rows[:], int(Op.DELETE): mutation.deleted_rows[:]}
     used = [op for op, rows in lists.items() if rows]
@@ -134,7 +119,8 @@ def _explode_mutation(out: _Runs, commit_ts: int, version: int, mutation: pb.Tab
             f"table {mutation.table_id} at commit_ts {commit_ts}: sequence names {len(sequence)} operations, the row lists hold {total}"
         )
     if len(used) == 1 and sequence.count(used[0]) == total:
-        return out.add(commit_ts, used[0], mutation.table_id, version, seq, lists[used[0]])
+        yield used[0], lists[used[0]]
+        return
     cursors = {op: iter(rows) for op, rows in lists.items()}
     for kind in sequence:
         row = next(cursors.get(kind, iter(())), None)
@@ -142,8 +128,16 @@ def _explode_mutation(out: _Runs, commit_ts: int, version: int, mutation: pb.Tab
             raise Corruption(
                 f"table {mutation.table_id} at commit_ts {commit_ts}: sequence names operation {kind} more often than there are rows of it"
             )
-        seq = out.add(commit_ts, kind, mutation.table_id, version, seq, (row,))
-    return seq
+        yield kind, (row,)
+
+
+def _changes(runs: Sequence[Run], images: Sequence[bytes]) -> RowChanges:
+    columns = np.array(runs, dtype=np.int64).reshape(-1, 8)
+    counts = columns[:, 5]
+    starts = np.cumsum(counts) - counts
+    commit_ts, op, table_id, version, place, start_ts = (np.repeat(columns[:, i], counts) for i in (0, 1, 2, 3, 6, 7))
+    seq = np.arange(len(images), dtype=np.int64) - np.repeat(starts - columns[:, 4], counts)
+    return RowChanges(place, row_events((commit_ts, start_ts), seq, op, table_id, version, pa.array(images, pa.binary())))
 
 
 def row_events(ts: tuple[Ints, Ints], seq: Ints, op: Ints, table_id: Ints, version: Ints, rows: pa.BinaryArray) -> pa.RecordBatch:
