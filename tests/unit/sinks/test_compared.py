@@ -1,22 +1,22 @@
-"""Rows that DDLs took without row changes: an undo has them from the tables just before, whatever else the span did to them."""
+"""Rows that DDLs took without row changes: an undo compares their tables before and behind the span, whatever else it did to them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
-from pyspark_tidb_binlog.sinks.past.net_rows import net_rows
+from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, carried, net_rows
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
-from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
+from pyspark_tidb_binlog.sinks.past.undo_plan import compared
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, partitions
 from tests.support.ddl_jobs import job as ddl_job
 from tests.support.ddl_jobs import table as ddl_table
@@ -44,20 +44,22 @@ def images_at(past: PastChanges, table: TableAt, ts: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(cells, schema=image_schema(columns))
 
 
-def arounds(past: PastChanges, ts: int, job: Job) -> Iterator[TableAround]:
-    for table, heir in past.schema.around(job):
-        yield TableAround(job, ts, table, images_at(past, table, ts - 1), heir, images_at(past, heir, ts))
+def compare(past: PastChanges, before: TableAt | None, after: TableAt, after_ts: int, upto_ts: int) -> NetRows:
+    def rows_at(ts: int, table: TableAt) -> pa.RecordBatch:
+        return carried(images_at(past, table, ts), table, past.schema, int(after.version))
+
+    now = rows_at(upto_ts, after)
+    return compared(after, rows_at(after_ts, before) if before is not None else now.slice(0, 0), now)
 
 
 def undone(past: PastChanges, after_ts: int, upto_ts: int, ids: set[int] | None = None) -> dict[str, list[Row]]:
     """What the tables are after the undo of a span: each of its changes finds the row that it expects."""
-    taking = past.taking(after_ts, upto_ts, ids)
-    schema, changes = past.schema.passing(job.id for _, job in taking), past.changes(after_ts, upto_ts, ids)
-    for ts, job in taking:
-        for around in arounds(past, ts, job):
-            changes = with_taken(changes, around, schema, past.version)
     found: dict[str, list[Row]] = {}
-    for net in net_rows(changes, schema, past.version):
+    pairs = [*past.around(after_ts, upto_ts, ids, past.taking(after_ts, upto_ts, ids))]
+    apart = {i for _, after in pairs for i in past.schema.former_ids(after.table_id)}
+    rest = past.changes(after_ts, upto_ts, ids).filter(~pc.field("table_id").isin(apart))
+    nets = [compare(past, *pair, after_ts, upto_ts) for pair in pairs]
+    for net in (*nets, *net_rows(rest, past.schema, past.version)):
         rows = {tuple(row.values()) for row in images_at(past, net.table, upto_ts).to_pylist()}
         rows = (rows - required(rows, sides(net.now, net.now_there))) | sides(net.was, net.was_there)
         found[net.table.name] = sorted(rows)
@@ -116,14 +118,6 @@ def test_what_executors_get_of_the_schema_knows_a_table_that_was_exchanged(past:
     assert past.schema.only({10, 21}).table_of(21, 5).info == past.schema.table_of(21, 5).info
 
 
-def test_rows_that_a_mirror_does_not_have_are_refused(past: PastChanges) -> None:
-    ((ts, job),) = past.taking(68, 71, None)
-    (around,) = arounds(past, ts, job)
-    lacking = TableAround(job, ts, around.table, around.rows.slice(0, 0), around.heir, around.rows_after.slice(0, 0))
-    with pytest.raises(ConfigError, match=r"1 changed rows of d.parent are not in the table just before alter table parent drop partition"):
-        with_taken(past.changes(55, 95, {20}), lacking, past.schema.passing([job.id]), past.version)
-
-
 DATE, LATIN1 = {**INT, "Tp": 10, "Flag": 1, "Flen": 10}, {**VARCHAR, "Charset": "latin1", "Collate": "latin1_bin"}
 
 
@@ -143,18 +137,14 @@ def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any]
     scene.ddl(50, ddl_job(3, 11, ddl_table(11, "t", columns), table_id=10, query="truncate table t"))
     scene.row(60, 11, 3, None, {"id": 1, "v": bad})
     scene.ddl(70, ddl_job(4, 11, ddl_table(12, "t", columns), table_id=11, query="truncate table t"))
-    scene.run(tmp_path, 35, 65, 80)
+    scene.moments(tmp_path, 30, 50, 60, 80)
     past = past_of(tmp_path)
-    for after_ts, (ts, truncate) in zip((35, 65), past.taking(15, 95, None), strict=True):
-        ((old, heir),) = past.around(ts, truncate, None)
-        before = images_at(past, old, ts - 1)
-        around = TableAround(truncate, ts, old, before, heir, before.slice(0, 0))
-        span = past.changes(after_ts, ts, None)
-        if ts == 50:
-            assert with_taken(span, around, past.schema.passing([truncate.id]), past.version).num_rows == 1
-        else:
-            with pytest.raises(ConfigError, match=words):
-                with_taken(span, around, past.schema.passing([truncate.id]), past.version)
+    ((old, new),) = past.around(35, 55, None, past.taking(35, 55, None))
+    net = compare(past, old, new, 35, 55)
+    assert (net.counts, net.was.to_pylist()) == ((0, 1, 0), [{"id": 1, "v": good}])
+    ((old, new),) = past.around(65, 80, None, past.taking(65, 80, None))
+    with pytest.raises(ConfigError, match=words):
+        compare(past, old, new, 65, 80)
 
 
 def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
@@ -175,7 +165,7 @@ def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
             ts, ddl_job(number, 42, parent(table_id), table_id=table_id, query="alter table parent exchange partition p0 with table plain")
         )
     scene.row(70, 10, 5, None, {"id": 7})
-    scene.run(tmp_path, 35, 45, 55, 65, 75)
+    scene.moments(tmp_path, 30, 40, 50, 60, 75)
     past = past_of(tmp_path)
     assert undone(past, 35, 75) == {"plain": [(1,), (5,)], "parent": [(2,)]}
     assert undone(past, 55, 75) == {"plain": [(2,)], "parent": [(1,)]}
