@@ -34,17 +34,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.lake.lake_table import (
-    PARTS,
-    CommitUnclear,
-    LiveFile,
-    RecordReplaced,
-    WrittenPart,
-    commit_behind,
-    parts_in,
-    row_of,
-    without_logs,
-)
+from pyspark_tidb_binlog.sinks.lake.lake_table import PARTS, LiveFile, RecordReplaced, WrittenPart, parts_in, row_of, without_logs
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, LakeWriter, Ledger, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
@@ -305,9 +295,8 @@ class LakeSink(Sink):
         self, fresh: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
     ) -> None:
         """Commit ``fresh`` behind the state of this sink, whatever other programs have committed meanwhile."""
-        write = partial(self._ledger.commit, fresh, rows, parts, gone)
         try:
-            commit_behind(self._ledger, self._state, fresh, write, "a step was to be committed")
+            self._ledger.commit(self._state, fresh, rows, parts, gone)
         except RecordReplaced as error:
             found, uri = error.found, self._ledger.uri
             if found is not None and found.epoch > self._state.epoch:
@@ -338,9 +327,7 @@ class LakeSink(Sink):
                 )
             if found is None:
                 first = LakeState(str(uuid.uuid4()), self._settings.cluster_id, 1, 0, me, True)
-                try:
-                    self._ledger.create(first)
-                except CommitUnclear:
+                if not self._ledger.create(first):
                     continue
                 self._state = first
                 break
@@ -351,14 +338,10 @@ class LakeSink(Sink):
             if found.held and not found.holder.is_gone:
                 found = self._waited_for(found)
             fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
-            version = self._ledger.version
             try:
-                self._ledger.commit(fresh)
-            except CommitUnclear as error:
-                if self._ledger.load() != fresh:
-                    if self._ledger.version == version:
-                        raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
-                    continue
+                self._ledger.commit(found, fresh)
+            except RecordReplaced:
+                continue
             self._state = fresh
             break
         self._lost, self._committed_at = None, time.monotonic()

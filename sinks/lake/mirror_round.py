@@ -262,7 +262,7 @@ class Round:
 
         def removed(table: MirrorState) -> MirrorState:
             assert table.info is not None
-            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info), stamp)
+            mirror_of(table).replace(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info).empty_table(), stamp)
             return table
 
         def added(table: MirrorState, net: MirrorChanges) -> None:

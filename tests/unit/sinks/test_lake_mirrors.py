@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
+from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_schema, read_rows
 from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
@@ -303,16 +303,6 @@ def test_a_generated_column_that_becomes_a_plain_one_sets_its_table_aside() -> N
     before = info_of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1", generated_stored=True))
     with pytest.raises(Unfollowed, match="column g was a generated one"):
         ColumnMapping.of(before, info_of(column(2, "a"), column(3, "g")), "alter table t modify column g int")
-
-
-def test_a_merge_has_no_column_in_common_with_the_table(tmp_path: Path) -> None:
-    """delta-rs panics on two columns of one name."""
-    schema, stamp = pa.schema([("id", pa.int64()), ("_gone", pa.int64()), ("_0", pa.int64())]), Stamp(1, 1)
-    mirror = MirrorTable.created(str(tmp_path / "t"), schema, stamp)
-    mirror.append(pa.table([[1, 2], [1, 2], [1, 2]], schema=schema), stamp)
-    rows, gone = pa.table([[1, 2], [7, None], [8, None]], schema=schema), pa.array([False, True])
-    mirror.merge(MirrorChanges(rows, pa.table({"id": pa.array([1, 2], pa.int64())}), gone, False), stamp)
-    assert [row for batch in mirror.read() for row in batch.to_pylist()] == [{"id": 1, "_gone": 7, "_0": 8}]
 
 
 def test_a_key_whose_bytes_are_no_text_is_refused() -> None:

@@ -1,6 +1,5 @@
 """What a lake keeps of its past, and large moments: which rows of ``snapshots`` stay, kills at every step, a suspended writer that wakes, pieces."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -26,7 +25,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable
 from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
 from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
@@ -324,11 +323,12 @@ def test_a_question_reads_only_files_of_its_time_and_tables(tmp_path: Path, monk
     here.create(state)
     batches = [commit(1200 + n, [*range(100, 105), *([900] if n in (13, 14) else [])]) for n in range(40)]
     for number, batch in enumerate(batches):
-        here.commit(replace(state, number=number + 1, commit_ts=1200 + number), [batch])
+        before, state = state, replace(state, number=number + 1, commit_ts=1200 + number)
+        here.commit(before, state, [batch])
     for module in (ledger, lake_table):
         monkeypatch.setattr(module, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
     small = sorted(here.files(), key=lambda file: file.first_ts)
-    here.commit(replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
+    here.commit(state, replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
     there = {tmp_path / "changes" / file.path for file in here.files()}
     assert len(there) == 10 and all("/runs/" in str(path) for path in there)
     none = pa.Table.from_pylist([], pa.schema([(name, pa.int64()) for name in COLUMNS]))
@@ -453,28 +453,6 @@ def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkey
     replicate(sink, case=case)
     sink.close()
     assert_mirrored(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
-def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that a MERGE has written, of a table whose rows were not wide then."""
-    wide = itertools.cycle((False, True))
-    monkeypatch.setattr(MirrorTable, "_is_wide", lambda mirror: next(wide))
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case=case)
-    sink.close()
-    assert_mirrored(case, tmp_path)
-
-
-def test_a_table_is_wide_by_its_rows(tmp_path: Path) -> None:
-    """A file of one row has kilobytes that are no rows."""
-    stamp, schema = Stamp(1, 1), pa.schema([(f"c{number}", pa.string()) for number in range(50)])
-    mirror = MirrorTable.created(str(tmp_path), schema, stamp)
-    mirror.append(pa.table([["x"]] * 50, schema=schema), stamp)
-    assert sum(pa.table(DeltaTable(tmp_path).get_add_actions())["size_bytes"].to_pylist()) > 4_096
-    assert not mirror._is_wide()
-    mirror.append(pa.table([[os.urandom(20_000).hex() for _ in range(40)]] * 50, schema=schema), stamp)
-    assert mirror._is_wide()
 
 
 @pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])

@@ -165,7 +165,7 @@ def test_files_that_another_program_has_compacted_meanwhile_are_not_swapped(
     def compact() -> None:
         DeltaTable(tmp_path / "changes").optimize.compact()
 
-    def commit(state: Any, rows: Any = (), parts: Any = (), gone: Any = ()) -> None:
+    def commit(before: Any, state: Any, rows: Any = (), parts: Any = (), gone: Any = ()) -> None:
         if gone and next(passes) % 2:
             compact()
             sink._ledger.load()
@@ -173,10 +173,10 @@ def test_files_that_another_program_has_compacted_meanwhile_are_not_swapped(
             look = sink._ledger.files
             monkeypatch.setattr(sink._ledger, "files", lambda: (look(), compact())[0])
             try:
-                real(state, rows, parts, gone)
+                real(before, state, rows, parts, gone)
             finally:
                 monkeypatch.setattr(sink._ledger, "files", look)
-        real(state, rows, parts, gone)
+        real(before, state, rows, parts, gone)
 
     monkeypatch.setattr(sink._ledger, "commit", commit)
     replicate(sink)
@@ -385,7 +385,7 @@ def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> N
         shutil.rmtree(tmp_path / "changes")
     else:
         later = {"changes": {"commit_ts": moment.resolved_ts - 1}, "snapshots": {"begin_ts": moment.resolved_ts + 1, "commit_ts": 1 << 62}}
-        ledger.commit(replace(state, **later[older]))
+        ledger.commit(state, replace(state, **later[older]))
     with pytest.raises(ApplyError, match="has parts of different moments: its snapshots are of .* Restore all of it from one backup"):
         opened(tmp_path, mirrors=True)
 
@@ -570,8 +570,7 @@ def test_rows_reach_as_far_as_the_newest_state(tmp_path: Path) -> None:
     before = follower.load()
     sinks[0].close()
     replicate(sinks[1])
-    assert follower._table is not None
-    state = follower._newest_state(follower._table)
+    state = follower._newest()
     assert before is not None and before.commit_ts is not None and state.commit_ts is not None and state.commit_ts > before.commit_ts
     span = follower.span(0, (), state.commit_ts)
     rows = pa.concat_tables([span.ddls(["commit_ts"]), pa.Table.from_batches(span.changes(["commit_ts"]))])
