@@ -33,11 +33,12 @@ HOUR_MS = 3_600_000
 def filled(lake: Path, rows: int) -> Ledger:
     """A ledger with so many rows."""
     ledger = Ledger(str(lake))
-    ledger.create(LakeState("bench", 1, 1, 0))
+    begun = LakeState("bench", 1, 1, 0)
+    ledger.create(begun)
     parts = list[WrittenPart]()
     for begin in range(0, rows, PER_FILE):
         parts += _sorted_part(str(lake), [_rows(begin, min(PER_FILE, rows - begin), rows)], "runs")
-    ledger.commit(LakeState("bench", 1, 1, 1, commit_ts=tso(BEGIN_MS + YEARS_MS)), parts=parts)
+    ledger.commit(begun, LakeState("bench", 1, 1, 1, commit_ts=tso(BEGIN_MS + YEARS_MS)), parts=parts)
     return ledger
 
 

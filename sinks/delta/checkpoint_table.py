@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -118,26 +118,11 @@ class Newest:
     """When that row was recorded; None = no such row."""
 
 
-class CheckpointTable(Protocol):
-    """The table that rows are written to; tests use others."""
-
-    uri: str
-
-    def newest(self, *, of_target: bool) -> Newest:
-        """The newest rows; without ``of_target`` only the newest batch."""
-
-    def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add rows in one commit."""
-
-    def tidy(self) -> None:
-        """Called after a commit when no other one is requested."""
-
-
 class DeltaCheckpoint:
     """The background writer."""
 
     def __init__(
-        self, table: CheckpointTable, findings: "DeltaFindings | None" = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
+        self, table: "DeltaRows", findings: "DeltaFindings | None" = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
     ) -> None:
         """Start the thread.
 
@@ -349,7 +334,7 @@ def _by_target(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[datetime.da
 
 
 class DeltaRows(AppendedTable):
-    """``CheckpointTable`` in Delta."""
+    """The table ``checkpoint``."""
 
     def __init__(self, uri: str, app_id: str, target: str, retention: float) -> None:
         """``app_id``: the streaming query's id; ``target``: identity of the target that the rows describe."""

@@ -121,7 +121,7 @@ class RecordReplaced(Exception):
         self.found = found
 
 
-class Record(Protocol):
+class TableRecord(Protocol):
     """How far a table is."""
 
     @property
@@ -130,7 +130,7 @@ class Record(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=TableRecord)
 
 
 class RecordedTable(Generic[R]):

@@ -89,7 +89,8 @@ class PastSchema:
         jobs = self.history.jobs_of_table(table_id, version, upto)
         for job in jobs:
             if (heir := self.heir_of(job, table_id)) is not None:
-                return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
+                taken = job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES)
+                return (table_id, job) if taken else self.end_of(heir, job.version, upto)
         return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
 
     def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
@@ -105,10 +106,6 @@ class PastSchema:
         if job.kind.effect is JobEffect.EXCHANGES:
             return next((i for i in self.history.tables_of_job(job) if i not in (table_id, job.table_info.id)), None)
         return job.table_info.id if job.kind.new_table_id and job.table_info.id != table_id else None
-
-    def takes_all(self, job: Job) -> bool:
-        """Whether none of the rows of the table with an heir is in the heir."""
-        return job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES)
 
     def left_at(self, end: tuple[int, Job | None], upto: int) -> TableAt:
         """The table at one of ``ends_of``: of rows that a job took, as it was just before."""

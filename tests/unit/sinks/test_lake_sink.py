@@ -136,20 +136,30 @@ def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
 
 
 @pytest.mark.parametrize(
-    "point", ["before-downstream-commit:2", "before-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"]
+    ("point", "busy"),
+    [
+        ("before-downstream-commit:4", False),
+        ("before-downstream-commit:2", True),
+        ("before-compaction-commit:1", True),
+        ("before-log-checkpoint:2", True),
+        ("after-log-checkpoint:2", True),
+    ],
 )
-def test_a_writer_that_was_suspended_within_its_upkeep_changes_nothing_once_it_wakes(
-    point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
+def test_a_writer_that_was_suspended_changes_nothing_once_it_wakes(
+    point: str, busy: bool, whole: list[dict[str, Any]], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It may write an old checkpoint of the log."""
-    outlive(tmp_path, point, busy=True)
+    """Within a commit, or within its upkeep, where it may write an old checkpoint of the log."""
+    if busy:
+        request.getfixturevalue("busy_upkeep")
+    outlive(tmp_path, point, busy)
     assert ledger_of(tmp_path) == whole
 
 
-def test_writers_that_take_the_lease_from_each_other_compact_it_and_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_writers_that_take_the_lease_from_each_other_leave_the_same(busy: bool, whole: list[dict[str, Any]], tmp_path: Path) -> None:
     with (
-        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as one,
-        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as other,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as one,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as other,
     ):
         assert (one.ended(), other.ended()) == (0, 0)
     assert ledger_of(tmp_path) == whole
@@ -280,17 +290,6 @@ def log_versions(lake: Path) -> list[int]:
 def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
     for (module, name), value in BUSY_UPKEEP.items():
         monkeypatch.setattr(module, name, value)
-
-
-def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    outlive(tmp_path, "before-downstream-commit:4")
-    assert ledger_of(tmp_path) == whole
-
-
-def test_writers_that_take_the_lease_from_each_other_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    with life(tmp_path, lease_timeout=0.02, again=True) as one, life(tmp_path, lease_timeout=0.02, again=True) as other:
-        assert (one.ended(), other.ended()) == (0, 0)
-    assert ledger_of(tmp_path) == whole
 
 
 def test_a_start_goes_on_from_where_the_writer_that_it_waited_for_has_ended(whole: list[dict[str, Any]], tmp_path: Path) -> None:
