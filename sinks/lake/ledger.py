@@ -149,6 +149,18 @@ class LakeState:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerWrite:
+    """What a commit does to the rows of a ledger: it adds some, or files that were written before, which may replace others."""
+
+    rows: Sequence[pa.RecordBatch] = ()
+    parts: Sequence[WrittenPart] = ()
+    gone: Sequence[LiveFile] = ()
+
+
+NO_ROWS = LedgerWrite()
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSpan:
     """Rows of a ledger as one version has them."""
 
@@ -208,16 +220,8 @@ class Ledger(RecordedTable[LakeState]):
         """Make the table; False: another process has made it."""
         return self.created(LEDGER, _SETTINGS, state)
 
-    def commit(
-        self,
-        before: LakeState,
-        state: LakeState,
-        rows: Sequence[pa.RecordBatch] = (),
-        parts: Sequence[WrittenPart] = (),
-        gone: Sequence[LiveFile] = (),
-    ) -> None:
-        """Commit one version behind ``before``: ``rows`` (``LEDGER``), or ``parts`` that were written before, and ``state``. ``parts`` replace the files
-        ``gone``, if there are any.
+    def commit(self, before: LakeState, state: LakeState, added: LedgerWrite = NO_ROWS) -> None:
+        """Commit one version behind ``before``: ``added`` and ``state``.
 
         Raises:
             RecordReplaced, ApplyError: as ``commit_behind`` does.
@@ -225,15 +229,15 @@ class Ledger(RecordedTable[LakeState]):
         """
 
         def write(table: DeltaTable, commit: CommitProperties) -> None:
-            if not parts and not gone:
-                data = pa.Table.from_batches(rows, schema=LEDGER)
+            if not added.parts and not added.gone:
+                data = pa.Table.from_batches(added.rows, schema=LEDGER)
                 write_deltalake(
                     table, data, mode="append", writer_properties=WRITER, commit_properties=commit, post_commithook_properties=_NO_HOOKS
                 )
                 return
-            if gone and not {f.path for f in gone} <= {f.path for f in self.files()}:
+            if added.gone and not {f.path for f in added.gone} <= {f.path for f in self.files()}:
                 raise Superseded(f"version {self.version} does not have all its files")
-            lake_table.swap_files(table, parts, gone, commit, data_change=not gone, hooks=_NO_HOOKS)
+            lake_table.swap_files(table, added.parts, added.gone, commit, data_change=not added.gone, hooks=_NO_HOOKS)
 
         self.commit_behind(before, state, write, "a step was to be committed")
 

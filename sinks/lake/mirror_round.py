@@ -172,29 +172,20 @@ class RoundFailed(Exception):
 class Round:
     """The rows of a span on their way into the mirrors."""
 
-    def __init__(
-        self,
-        mirrors: OpenMirrors,
-        tables: dict[int, MirrorState],
-        history: SchemaHistory,
-        ddls: list[dict[str, Any]],
-        upto_ts: int,
-        begin_ts: int = 0,
-    ) -> None:
+    def __init__(self, mirrors: OpenMirrors, tables: dict[int, MirrorState], history: SchemaHistory, begin_ts: int) -> None:
         """``begin_ts``: of the ledger, which has all rows of tables that were made later."""
-        self._mirrors, self.tables, self.history, self._ddls, self._upto_ts = mirrors, tables, history, ddls, upto_ts
-        self._begin_ts = begin_ts
+        self._mirrors, self.tables, self.history, self._begin_ts = mirrors, tables, history, begin_ts
         self.published: list[tuple[int, MirrorState]] = []
         self._last = dict(tables)
         """By table id: the newest row that is published or will be."""
 
-    def run(self, rows: pa.Table, pieces: RowPieces | None = None) -> None:
-        """Bring all mirrors to the end. ``rows``: the row changes; ``pieces``: others, which all DDLs are behind."""
+    def run(self, rows: pa.Table, ddls: list[dict[str, Any]], upto_ts: int, pieces: RowPieces | None = None) -> None:
+        """Bring all mirrors to ``upto_ts``. ``rows``: the row changes; ``ddls``: in order; ``pieces``: other row changes, which all DDLs are behind."""
         rows, begin = rows.sort_by("commit_ts"), 0
         times = rows["commit_ts"].to_numpy()
-        ends = [(row["commit_ts"] - (not row["early"]), row) for row in self._ddls]
+        ends = [(row["commit_ts"] - (not row["early"]), row) for row in ddls]
         if pieces is not None:
-            self._bring(pieces, (ends[0][0] if ends else self._upto_ts))
+            self._bring(pieces, ends[0][0] if ends else upto_ts)
         for before_ts, row in ends:
             end = int(np.searchsorted(times, before_ts, "right"))
             if end > begin:
@@ -202,7 +193,7 @@ class Round:
             begin, ts = end, row["commit_ts"]
             self._publish(self._ddl(Job.from_json(json.loads(row["job"])), ts), ts)
         if begin < rows.num_rows:
-            self._bring([rows.slice(begin)], self._upto_ts)
+            self._bring([rows.slice(begin)], upto_ts)
 
     def _publish(self, table_ids: Iterable[int], ts: int) -> None:
         """Add a row of what each of these tables is at ``ts``, if that is not what its last row says."""

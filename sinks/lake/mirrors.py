@@ -245,8 +245,8 @@ class Mirrors:
     def _one(self, rows: pa.Table, ddls: list[dict[str, Any]], upto_ts: int, begin_ts: int, pieces: RowPieces | None = None) -> None:
         """A round."""
         assert self._tables is not None
-        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts, begin_ts)
-        one.run(rows, pieces)
+        one = Round(self._open, dict(self._tables), self._history, begin_ts)
+        one.run(rows, ddls, upto_ts, pieces)
         jobs = {row["job_id"] for row in ddls if row["commit_ts"] == upto_ts}
         if self._snapshots.moment.resolved_ts == upto_ts:
             jobs |= set(self._snapshots.moment.jobs)

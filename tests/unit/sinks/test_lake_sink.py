@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.lake import upkeep
+from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_table import LiveFile
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeWriter, Ledger
@@ -37,7 +37,7 @@ from tests.support.ddl_jobs import INT, column, database, history, job, steps_of
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import spans_of
-from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, sink_of
+from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, replicated, sink_of
 from tests.support.lake_rows import ledger_of, net_rows, place
 from tests.support.recorded_tables import comparable, recorded_rows
 
@@ -46,9 +46,7 @@ from tests.support.recorded_tables import comparable, recorded_rows
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The ledger of one life without any trouble."""
     lake = tmp_path_factory.mktemp("whole")
-    sink = sink_of(lake)
-    replicate(sink)
-    sink.close()
+    replicated(lake)
     return ledger_of(lake)
 
 
@@ -175,18 +173,18 @@ def test_files_that_another_program_has_compacted_meanwhile_are_not_swapped(
     def compact() -> None:
         DeltaTable(tmp_path / "changes").optimize.compact()
 
-    def commit(before: Any, state: Any, rows: Any = (), parts: Any = (), gone: Any = ()) -> None:
-        if gone and next(passes) % 2:
+    def commit(before: Any, state: Any, added: Any = ledger.NO_ROWS) -> None:
+        if added.gone and next(passes) % 2:
             compact()
             sink._ledger.load()
-        elif gone:
+        elif added.gone:
             look = sink._ledger.files
             monkeypatch.setattr(sink._ledger, "files", lambda: (look(), compact())[0])
             try:
-                real(before, state, rows, parts, gone)
+                real(before, state, added)
             finally:
                 monkeypatch.setattr(sink._ledger, "files", look)
-        real(before, state, rows, parts, gone)
+        real(before, state, added)
 
     monkeypatch.setattr(sink._ledger, "commit", commit)
     replicate(sink)
@@ -200,8 +198,6 @@ def test_what_no_version_needs_goes_and_what_a_version_got_meanwhile_stays(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_upkeep: None
 ) -> None:
     """A process that was suspended takes a file for an old one of no version, though a commit has it by now."""
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     sink = sink_of(tmp_path)
     replicate(sink)
     changes = tmp_path / "changes"
@@ -341,8 +337,6 @@ def test_commits_of_other_programs_come_between_and_the_steps_are_committed_anew
 def test_an_answer_that_is_lost_is_found_to_be_committed(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     real = write_deltalake
 
     def write(*given: Any, **more: Any) -> None:
@@ -350,9 +344,7 @@ def test_an_answer_that_is_lost_is_found_to_be_committed(
         raise OSError("the answer is lost")
 
     monkeypatch.setattr(ledger, "write_deltalake", write)
-    sink = sink_of(tmp_path)
-    replicate(sink)
-    sink.close()
+    replicated(tmp_path)
     assert ledger_of(tmp_path) == whole
 
 
@@ -374,9 +366,7 @@ def test_a_ledger_that_was_restored_is_not_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("older", ["changes", "nothing", "snapshots"])
 def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> None:
     """Mirrors ahead of their ledger would have rows twice, and behind its begin lose some."""
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, steps=3)
-    sink.close()
+    replicated(tmp_path, steps=3, mirrors=True)
     ledger, snapshots = Ledger(str(tmp_path)), Snapshots(str(tmp_path))
     state, moment = ledger.load(), snapshots.load()
     assert state is not None and moment is not None and state.commit_ts == moment.resolved_ts
@@ -392,8 +382,6 @@ def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> N
 def test_a_full_disk_is_named_and_the_next_start_goes_on(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     real, left = write_deltalake, [5]
 
     def write(*given: Any, **more: Any) -> None:
@@ -454,9 +442,7 @@ def test_an_idle_writer_shows_that_it_lives(tmp_path: Path) -> None:
 
 
 def test_files_of_a_commit_have_the_ends_of_what_they_hold(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    sink = sink_of(tmp_path)
-    replicate(sink)
-    sink.close()
+    replicated(tmp_path)
     files = pa.table(DeltaTable(tmp_path / "changes").get_add_actions(flatten=True)).to_pylist()
     assert len(files) > 3
     assert all(f["min.commit_ts"] <= f["max.commit_ts"] <= f["max.resolved_ts"] and f["null_count.table_id"] == 0 for f in files)
@@ -498,9 +484,7 @@ def test_a_change_that_came_from_two_pumps_is_one_row() -> None:
 
 def test_null_of_a_json_column_is_told_from_jsons_null(tmp_path: Path) -> None:
     """By the recorded tables: NULL is no field, JSON's null is one."""
-    sink = sink_of(tmp_path)
-    replicate(sink, case="types")
-    sink.close()
+    replicated(tmp_path, case="types")
     left, history, seen = net_rows(ledger_of(tmp_path)), load_case("types").history, set()
     for name, rows in left.items():
         info = history.find(*name.split("."), history.newest_version).info  # type: ignore[union-attr]
