@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake.lake_table import WrittenPart, scanned
-from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, _sorted_part
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, LedgerWrite, _sorted_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 
 TABLES, ROW_KEYS = 50, 100_000
@@ -33,11 +33,12 @@ HOUR_MS = 3_600_000
 def filled(lake: Path, rows: int) -> Ledger:
     """A ledger with so many rows."""
     ledger = Ledger(str(lake))
-    ledger.create(LakeState("bench", 1, 1, 0))
+    begun = LakeState("bench", 1, 1, 0)
+    ledger.create(begun)
     parts = list[WrittenPart]()
     for begin in range(0, rows, PER_FILE):
         parts += _sorted_part(str(lake), [_rows(begin, min(PER_FILE, rows - begin), rows)], "runs")
-    ledger.commit(LakeState("bench", 1, 1, 1, commit_ts=tso(BEGIN_MS + YEARS_MS)), parts=parts)
+    ledger.commit(begun, LakeState("bench", 1, 1, 1, commit_ts=tso(BEGIN_MS + YEARS_MS)), LedgerWrite(parts=parts))
     return ledger
 
 

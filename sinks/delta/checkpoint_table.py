@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,8 +30,6 @@ COMMIT_SECONDS = 20.0
 """Interval between two commits; each one writes the batches recorded in the interval."""
 MOST_ROWS = 4096
 """Rows that wait one by one while the table cannot be written; more are joined two by two, so that memory does not grow with the batches."""
-_ROWS, _FINDINGS = "rows", "findings"
-"""The two tables."""
 _JOINED = "several batches: the table could not be written meanwhile"
 FILLED_UP = -1
 """``batch_id`` of a row that was copied from the target's checkpoint at start."""
@@ -120,26 +118,11 @@ class Newest:
     """When that row was recorded; None = no such row."""
 
 
-class CheckpointTable(Protocol):
-    """The table that rows are written to; tests use others."""
-
-    uri: str
-
-    def newest(self, *, of_target: bool) -> Newest:
-        """The newest rows; without ``of_target`` only the newest batch."""
-
-    def append(self, rows: Sequence[CheckpointRow]) -> None:
-        """Add rows in one commit."""
-
-    def tidy(self) -> None:
-        """Called after a commit when no other one is requested."""
-
-
 class DeltaCheckpoint:
     """The background writer."""
 
     def __init__(
-        self, table: CheckpointTable, findings: "DeltaFindings | None" = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
+        self, table: "DeltaRows", findings: "DeltaFindings | None" = None, *, interval: float = COMMIT_SECONDS, retry_after: float = 5.0
     ) -> None:
         """Start the thread.
 
@@ -155,13 +138,11 @@ class DeltaCheckpoint:
         self._retry_after = retry_after
         self._news = threading.Condition()
         self._rows: list[CheckpointRow] = []
+        self._batch: list[CheckpointRow] = []
+        """The rows of an attempt until one succeeds: a table may have them already, so rows that come later are written after them."""
         self._hurry = False
         self._closing = False
         self._attempts = 0
-        self._left: Sequence[CheckpointRow] = ()
-        """The rows of an attempt that are still to be written, as far as the tables show."""
-        self._unsure: dict[str, int] = {}
-        """Table -> ``batch_id`` of the last row of a commit that may be in it or not."""
         self._failure: ReplicationError | None = None
         self._thread = threading.Thread(target=self._run, name="delta-checkpoint", daemon=True)
         self._thread.start()
@@ -175,7 +156,7 @@ class DeltaCheckpoint:
     def pending(self) -> int:
         """Rows not yet in the table."""
         with self._news:
-            return len(self._rows)
+            return len(self._batch) + len(self._rows)
 
     def record(self, row: CheckpointRow) -> None:
         """Queue a batch for writing; returns immediately."""
@@ -205,10 +186,10 @@ class DeltaCheckpoint:
             self._hurry = True
             self._news.notify_all()
             done = self._news.wait_for(
-                lambda: not self._rows or (self._attempts > before and self._failure) or not self._thread.is_alive(), timeout
+                lambda: not self.pending or (self._attempts > before and self._failure) or not self._thread.is_alive(), timeout
             )
-            if self._rows:
-                left = f"{len(self._rows)} rows are not in the Delta table {self._table.uri}"
+            if self.pending:
+                left = f"{self.pending} rows are not in the Delta table {self._table.uri}"
                 raise self._failure if done and self._failure else ReplicationError(f"{left} after {timeout:.0f} s")
 
     def close(self, timeout: float = 60.0) -> None:
@@ -228,32 +209,36 @@ class DeltaCheckpoint:
     def _run(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._rows or self._closing)
+                self._news.wait_for(lambda: self.pending or self._closing)
                 if self._closing:
                     return
                 # Every commit waits for the interval first, including the first one of a run: batches come in groups.
                 self._news.wait_for(lambda: self._hurry or self._closing, self._retry_after if self._failure else self._interval)
-                self._hurry = False
+                hurried, self._hurry = self._hurry, False
                 if len(self._rows) > MOST_ROWS:
-                    self._rows[:] = joined(self._rows, frozenset(self._unsure.values()))
-                rows = tuple(self._rows)
-            failure = self._tried(rows)
+                    self._rows = joined(self._rows)
+                if not self._batch:
+                    self._batch, self._rows = self._rows, []
+            failure = self._tried()
             with self._news:
                 self._attempts += 1
                 self._failure = failure
-                self._rows[: len(rows)] = self._left if failure is not None else ()
+                if failure is None:
+                    self._batch = []
+                    self._hurry |= hurried and bool(self._rows)
                 self._news.notify_all()
                 idle = failure is None and not self._hurry and not self._closing
             if idle:
                 self._tidy()
 
-    def _tried(self, rows: Sequence[CheckpointRow]) -> ReplicationError | None:
-        """Write ``rows``, or why that failed."""
-        self._left = rows
+    def _tried(self) -> ReplicationError | None:
+        """Write the batch, or why that failed."""
         try:
             self._write()
         except BaseException as error:  # the last resort, also for a panic of delta-rs: it must be seen, and rows must not pile up
-            text = f"cannot write {len(rows)} rows to the Delta table {self._table.uri}: {reason_of(error)}; they are kept and retried"
+            text = (
+                f"cannot write {len(self._batch)} rows to the Delta table {self._table.uri}: {reason_of(error)}; they are kept and retried"
+            )
             _log.warning(text, exc_info=not isinstance(error, FAULTS))
             return ReplicationError(text)
         return None
@@ -268,43 +253,24 @@ class DeltaCheckpoint:
             _log.warning(text, exc_info=not isinstance(error, FAULTS))
 
     def _write(self) -> None:
-        if self._findings is not None and any(r.findings for r in self._left):
-            self._write_findings(self._findings)
-        newest = self._table.newest(of_target=any(r.batch_id == FILLED_UP for r in self._left))
-        self._unsure.pop(_ROWS, None)
-        self._left = new = missing_rows(self._left, newest)
-        if new:
+        if self._findings is not None and any(r.findings for r in self._batch):
+            if lacking := self._findings.lacking(self._batch):
+                self._findings.append(lacking)
+            self._batch = [replace(r, findings=()) for r in self._batch]
+        self._batch = missing_rows(self._batch, self._table.newest(of_target=any(r.batch_id == FILLED_UP for r in self._batch)))
+        if self._batch:
             failpoints.point("before-delta")
-            self._unsure[_ROWS] = max(r.batch_id for r in new)
-            self._table.append(new)
-            del self._unsure[_ROWS]
+            self._table.append(self._batch)
             failpoints.point("after-delta")
 
-    def _write_findings(self, table: "DeltaFindings") -> None:
-        new = table.lacking(self._left)
-        self._unsure.pop(_FINDINGS, None)
-        lacking = {r.batch_id for r in new}
-        self._left = [r if r.batch_id in lacking else replace(r, findings=()) for r in self._left]
-        if new:
-            self._unsure[_FINDINGS] = max(r.batch_id for r in new)
-            table.append(new)
-            del self._unsure[_FINDINGS]
-            self._left = [replace(r, findings=()) for r in self._left]
 
-
-def joined(rows: Sequence[CheckpointRow], ends: frozenset[int] = frozenset()) -> list[CheckpointRow]:
-    """The batches of ``rows``, each two as one row. A row copied from the target is not joined, nor a row that follows one of ``ends``. Pure."""
+def joined(rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The batches of ``rows``, each two as one row. A row copied from the target is not joined. Pure."""
     found: list[CheckpointRow] = []
     pairs = 0
     for row in rows:
         last = found[-1] if found else None
-        if (
-            last is None
-            or pairs == len(found)
-            or last.batch_id in ends | {FILLED_UP}
-            or row.batch_id == FILLED_UP
-            or last.resolved_ts > row.resolved_ts
-        ):
+        if last is None or pairs == len(found) or FILLED_UP in (last.batch_id, row.batch_id) or last.resolved_ts > row.resolved_ts:
             found.append(row)
             continue
         found[-1], pairs = _both(last, row), len(found)
@@ -368,7 +334,7 @@ def _by_target(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[datetime.da
 
 
 class DeltaRows(AppendedTable):
-    """``CheckpointTable`` in Delta."""
+    """The table ``checkpoint``."""
 
     def __init__(self, uri: str, app_id: str, target: str, retention: float) -> None:
         """``app_id``: the streaming query's id; ``target``: identity of the target that the rows describe."""

@@ -34,19 +34,9 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
-from pyspark_tidb_binlog.sinks.lake.lake_table import (
-    PARTS,
-    CommitUnclear,
-    LiveFile,
-    RecordReplaced,
-    WrittenPart,
-    commit_behind,
-    parts_in,
-    row_of,
-    without_logs,
-)
+from pyspark_tidb_binlog.sinks.lake.lake_table import PARTS, LiveFile, RecordReplaced, WrittenPart, parts_in, row_of, without_logs
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, LakeWriter, Ledger, written_part
+from pyspark_tidb_binlog.sinks.lake.ledger import NO_ROWS, LakeState, LakeWriter, Ledger, LedgerWrite, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors, TableLoads
 from pyspark_tidb_binlog.sinks.lake.moments import Moment
@@ -166,7 +156,7 @@ class LakeSink(Sink):
         with clock.timed(Stage.PLAN):
             batches = list(ledger_rows(wanted(rows, step.gone, step.left_out), step.tables, step.upto_ts, Doubled()))
         with clock.timed(Stage.APPLY, "write"):
-            return self._write(step, sum(map(len, batches)), rows=batches)
+            return self._write(step, sum(map(len, batches)), LedgerWrite(batches))
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The executors write files, and the driver commits them together (``Sink.apply_parts``)."""
@@ -175,7 +165,7 @@ class LakeSink(Sink):
         with clock.timed(Stage.APPLY, "write"), self._writing:
             failpoints.point("before-deletes")
             parts = _parts_of(events, step, skipped_ts, self._settings.directory)
-            done = self._write(step, sum(p.rows for p in parts), parts=parts)
+            done = self._write(step, sum(p.rows for p in parts), LedgerWrite(parts=parts))
             without_logs(self._ledger.uri, parts)
         return done
 
@@ -190,7 +180,7 @@ class LakeSink(Sink):
             name = name_of(step.job, history)
             to = self._settings.selection.routes.target(name.schema, name.table)
             rows = [] if unwanted else [ddl_row(step, (to.schema, to.name))]
-            self._step(step.commit_ts, step.applied, rows, changes=MUCH * len(rows))
+            self._step(step.commit_ts, step.applied, LedgerWrite(rows), MUCH * len(rows))
             fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
         return DdlResult(fate=fate)
@@ -244,36 +234,22 @@ class LakeSink(Sink):
             raise ApplyError(f"cannot apply ({step.after_ts}, {step.upto_ts}]: the lake stands at {self._commit_ts}")
         return self._commit_ts == step.after_ts < step.upto_ts
 
-    def _write(self, step: RowsStep, count: int, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = ()) -> Written:
+    def _write(self, step: RowsStep, count: int, added: LedgerWrite) -> Written:
         if count or not self._late.put_off(step):
-            self._step(step.upto_ts, step.applied, rows, parts, changes=count)
+            self._step(step.upto_ts, step.applied, added, count)
         self._commit_ts = step.upto_ts
         return Written(count)
 
     # The ledger.
 
-    def _step(
-        self,
-        commit_ts: int,
-        applied: AppliedJobs,
-        rows: Sequence[pa.RecordBatch] = (),
-        parts: Sequence[WrittenPart] = (),
-        changes: int = 0,
-    ) -> None:
+    def _step(self, commit_ts: int, applied: AppliedJobs, added: LedgerWrite, changes: int) -> None:
         failpoints.point("before-downstream-commit")
-        self._commit(commit_ts, applied, rows, parts)
+        self._commit(commit_ts, applied, added)
         if self._mirrors is not None and changes:
             self._mirrors.note(changes)
         failpoints.point("after-downstream-commit")
 
-    def _commit(
-        self,
-        commit_ts: int | None,
-        applied: AppliedJobs,
-        rows: Sequence[pa.RecordBatch] = (),
-        parts: Sequence[WrittenPart] = (),
-        held: bool = True,
-    ) -> None:
+    def _commit(self, commit_ts: int | None, applied: AppliedJobs, added: LedgerWrite = NO_ROWS, *, held: bool = True) -> None:
         with self._lock:
             self._require_held()
             fresh = replace(
@@ -285,8 +261,8 @@ class LakeSink(Sink):
                 early=applied.early,
                 since_ts=applied.since,
             )
-            self._commit_state(fresh, rows, parts)
-            self._upkeep.committed(len(parts))
+            self._commit_state(fresh, added)
+            self._upkeep.committed(len(added.parts))
             if commit_ts is not None:
                 self._late.saved(commit_ts, applied)
 
@@ -295,19 +271,17 @@ class LakeSink(Sink):
         with self._lock:
             self._require_held()
             begin_ts = self._state.begin_ts if begin_ts is None else begin_ts
-            self._commit_state(replace(self._state, number=self._state.number + 1, begin_ts=begin_ts), (), parts, gone)
+            fresh = replace(self._state, number=self._state.number + 1, begin_ts=begin_ts)
+            self._commit_state(fresh, LedgerWrite(parts=parts, gone=gone))
 
     def _settled(self) -> None:
         with self._writing, self._lock:
             self._require_held()
 
-    def _commit_state(
-        self, fresh: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
-    ) -> None:
+    def _commit_state(self, fresh: LakeState, added: LedgerWrite = NO_ROWS) -> None:
         """Commit ``fresh`` behind the state of this sink, whatever other programs have committed meanwhile."""
-        write = partial(self._ledger.commit, fresh, rows, parts, gone)
         try:
-            commit_behind(self._ledger, self._state, fresh, write, "a step was to be committed")
+            self._ledger.commit(self._state, fresh, added)
         except RecordReplaced as error:
             found, uri = error.found, self._ledger.uri
             if found is not None and found.epoch > self._state.epoch:
@@ -338,9 +312,7 @@ class LakeSink(Sink):
                 )
             if found is None:
                 first = LakeState(str(uuid.uuid4()), self._settings.cluster_id, 1, 0, me, True)
-                try:
-                    self._ledger.create(first)
-                except CommitUnclear:
+                if not self._ledger.create(first):
                     continue
                 self._state = first
                 break
@@ -351,14 +323,10 @@ class LakeSink(Sink):
             if found.held and not found.holder.is_gone:
                 found = self._waited_for(found)
             fresh = replace(found, epoch=found.epoch + 1, number=0, holder=me, held=True)
-            version = self._ledger.version
             try:
-                self._ledger.commit(fresh)
-            except CommitUnclear as error:
-                if self._ledger.load() != fresh:
-                    if self._ledger.version == version:
-                        raise ApplyError(f"cannot commit version {version + 1} of {self._ledger.uri}: {error}") from error
-                    continue
+                self._ledger.commit(found, fresh)
+            except RecordReplaced:
+                continue
             self._state = fresh
             break
         self._lost, self._committed_at = None, time.monotonic()

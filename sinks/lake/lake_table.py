@@ -14,22 +14,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import Field, Schema, VariantType
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.packed import gathered
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 APP = "tidb_binlog"
 """The one application of a ledger's transactions, and the name of the state in a commit."""
@@ -123,50 +121,128 @@ class RecordReplaced(Exception):
         self.found = found
 
 
-class RecordedTable(Protocol[T_co]):
-    """A table whose newest commit with a record of ours says how far it is."""
+class TableRecord(Protocol):
+    """How far a table is."""
 
-    uri: str
+    @property
+    def commit(self) -> CommitProperties:
+        """The record as a commit has it: ``compare_and_swap``."""
+        ...
+
+
+R = TypeVar("R", bound=TableRecord)
+
+
+class RecordedTable(Generic[R]):
+    """A handle on one version of a table whose newest commit with a record of ours says how far it is. One thread at a time."""
+
+    def __init__(self, uri: str, name: str, lacks: str, parsed: Callable[[str], R]) -> None:
+        """Nothing is read before ``load``. ``name``, ``lacks``: what it is, and what a log without a record means, for errors. ``parsed``: reads a record;
+        ``ValueError``: it is another release's.
+        """
+        self.uri, self._name, self._lacks, self._parsed = uri, f"{name} {uri}", lacks, parsed
+        self._table: DeltaTable | None = None
+
+    def load(self) -> R | None:
+        """Go to the newest version; its record. None: there is no table.
+
+        Raises:
+            ApplyError: it is not a lake's, or cannot be read.
+        """
+        try:
+            if self._table is None or not in_log(self._table, self._table.version()):
+                self._table = DeltaTable(self.uri)
+            return self._newest()
+        except TableNotFoundError:
+            return None
+        except FAULTS as error:
+            raise ApplyError(f"{self._name} cannot be read: {error}") from error
+
+    def created(self, schema: pa.Schema, settings: Mapping[str, str], first: R) -> bool:
+        """Make the table with its first record; False: another process has made it.
+
+        Raises:
+            ApplyError: it cannot be made.
+        """
+        try:
+            with_directory(self.uri)
+            self._table = DeltaTable.create(
+                self.uri, delta_schema(schema), mode="error", configuration=dict(settings), commit_properties=first.commit
+            )
+        except FAULTS as error:
+            if self.load() is None:
+                raise ApplyError(f"{self._name} cannot be created: {error}") from error
+            return False
+        return True
 
     @property
     def version(self) -> int:
         """The version that is known."""
-        ...
+        return int(self._held.version())
 
-    def load(self) -> T_co | None:
-        """Go to the newest version; its record. None: there is no table."""
-        ...
+    def commit_behind(self, before: R, fresh: R, write: Callable[[DeltaTable, CommitProperties], object], what: str) -> None:
+        """Commit the record ``fresh`` as the one that follows ``before``. Programs that record nothing, such as a compaction, may commit in between.
 
+        Args:
+            before: the newest record, as far as is known.
+            fresh: the record of ``write``.
+            write: commits the next version of the table.
+            what: the commit in words, for an error.
 
-def commit_behind(table: RecordedTable[T], before: T, fresh: T, write: Callable[[], object], what: str) -> None:
-    """Commit the record ``fresh`` as the one that follows ``before``. Programs that record nothing, such as a compaction, may commit in between.
-
-    Args:
-        table: knows the version that ``write`` is to follow.
-        before: the newest record, as far as is known.
-        fresh: the record of ``write``.
-        write: commits the next version, or raises ``CommitUnclear``.
-        what: the commit in words, for an error.
-
-    Raises:
-        RecordReplaced: another record follows ``before``, or ``before`` is gone.
-        ApplyError: the commit fails.
-    """
-    for _ in range(_RACES):
-        version = table.version
-        try:
-            write()
-            return
-        except CommitUnclear as error:
-            found = table.load()
-            if found == fresh and table.version > version:
+        Raises:
+            RecordReplaced: another record follows ``before``, or ``before`` is gone.
+            ApplyError: the commit fails.
+        """
+        for _ in range(_RACES):
+            version = self.version
+            try:
+                self._commit_next(fresh, write)
                 return
-            if found != before:
-                raise RecordReplaced(table.uri, found) from error
-            if table.version == version:
-                raise ApplyError(f"cannot commit version {version + 1} of {table.uri}: {error}") from error
-            _log.warning("another program has committed version %d of %s", table.version, table.uri)
-    raise ApplyError(f"other programs have committed to {table.uri} {_RACES} times while {what}; end them")
+            except CommitUnclear as error:
+                found = self.load()
+                if found == fresh and self.version > version:
+                    return
+                if found != before:
+                    raise RecordReplaced(self.uri, found) from error
+                if self.version == version:
+                    raise ApplyError(f"cannot commit version {version + 1} of {self.uri}: {error}") from error
+                _log.warning("another program has committed version %d of %s", self.version, self.uri)
+        raise ApplyError(f"other programs have committed to {self.uri} {_RACES} times while {what}; end them")
+
+    def _commit_next(self, fresh: R, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
+        table, version = self._held, self.version
+        try:
+            write(table, fresh.commit)
+        except FAULTS as error:
+            raise CommitUnclear(str(error)) from error
+        if self.version != version + 1:
+            raise CommitUnclear(f"the handle is at version {self.version} after a commit of {version + 1}")
+        if not in_log(table, version):
+            raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
+
+    def _newest(self) -> R:
+        """The newest record in the newest version, to which the handle goes: another program may have compacted the table since."""
+        table = self._held
+        while True:
+            table.update_incremental()
+            version, commits = table.version(), (commit for limit in (_FIRST_LOOK, None) for commit in table.history(limit))
+            commit = next((commit for commit in commits if APP in commit), None)
+            # A history may be newer than what was loaded.
+            table.update_incremental()
+            if table.version() == version:
+                break
+        if commit is None:
+            raise ApplyError(f"{self.uri} is a Delta table whose log holds {self._lacks}")
+        try:
+            return self._parsed(commit[APP])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ApplyError(f"version {commit.get('version')} of {self.uri} was written by another release: {error}") from error
+
+    @property
+    def _held(self) -> DeltaTable:
+        if self._table is None:
+            raise ApplyError(f"{self._name} is not open")
+        return self._table
 
 
 def store_of(table: DeltaTable) -> pafs.FileSystem:
@@ -203,20 +279,6 @@ def shorten_log(store: pafs.FileSystem, upto: int, kept: Collection[int] = ()) -
             store.delete_file(entry.path)
 
 
-def newest_record(table: DeltaTable) -> dict[str, Any] | None:
-    """The newest commit with a record of ours in the newest version, to which ``table`` goes: another program may have compacted the table since.
-
-    None: there is none. A history may be newer than what was loaded.
-    """
-    while True:
-        table.update_incremental()
-        version, commits = table.version(), (commit for limit in (_FIRST_LOOK, None) for commit in table.history(limit))
-        found = next((commit for commit in commits if APP in commit), None)
-        table.update_incremental()
-        if table.version() == version:
-            return found
-
-
 def written_files(
     uri: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], kind: str = "parts", settings: Mapping[str, str] | None = None
 ) -> Iterator[WrittenPart]:
@@ -231,6 +293,23 @@ def written_files(
         yield WrittenPart(
             f"{inside}/{action['path']}", action["size_bytes"], action["num_records"], stats_of(action), action["modification_time"]
         )
+
+
+def swap_files(
+    table: DeltaTable,
+    parts: Sequence[WrittenPart],
+    gone: Sequence[LiveFile],
+    commit: CommitProperties,
+    *,
+    data_change: bool = True,
+    hooks: PostCommitHookProperties | None = None,
+) -> None:
+    """Commit ``parts`` in place of the files ``gone``."""
+    version = table.version()
+    actions: list[AddAction | RemoveAction] = [part.added(data_change=data_change) for part in parts]
+    actions += [RemoveAction(file.path, data_change, int(time.time() * 1000), file.size, {}) for file in gone]
+    table.create_write_transaction(actions, "append", table.schema(), commit_properties=commit, post_commithook_properties=hooks)
+    table.load_as_version(version + 1)
 
 
 def without_logs(uri: str, parts: Sequence[WrittenPart]) -> None:

@@ -16,10 +16,8 @@ The log is cleaned by ``shorten_log`` alone: it runs while the newest commits ar
 """
 
 import json
-import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
@@ -32,8 +30,6 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
-from deltalake.exceptions import TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
@@ -42,21 +38,18 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import (
-    APP,
     FAULTS,
     FULL,
     KEPT_HOURS,
     NO_LAST_TS,
     RUN_BYTES,
     WRITER,
-    CommitUnclear,
     LiveFile,
+    RecordedTable,
     WrittenPart,
     scanned,
 )
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER, MEASURED, ORDER
-
-_log = logging.getLogger(__name__)
 
 REFUSES_OLD = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 """Of a Spark session: whether it refuses versions that are older than ``KEPT_HOURS``. The files of those that are published stay (``upkeep``)."""
@@ -139,18 +132,32 @@ class LakeState:
         """The DDL jobs that the ledger holds."""
         return AppliedJobs(self.schema_version, self.early, since=self.since_ts)
 
-    def to_json(self) -> str:
-        """The state as it is stored."""
-        return json.dumps({"layout": _LAYOUT, **asdict(self), "early": sorted(self.early)}, separators=(",", ":"))
+    @property
+    def commit(self) -> CommitProperties:
+        """The state as a commit has it."""
+        record = json.dumps({"layout": _LAYOUT, **asdict(self), "early": sorted(self.early)}, separators=(",", ":"))
+        return lake_table.compare_and_swap(record, self.commit_ts or 0)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of ``to_json``; ``ValueError`` for another layout."""
+        """Inverse of ``commit``; ``ValueError`` for another layout."""
         found: dict[str, Any] = json.loads(text)
         if found.pop("layout", None) != _LAYOUT:
             raise ValueError(f"its layout is not {_LAYOUT}")
         found.setdefault("since_ts", found["commit_ts"] or 0)
         return cls(**found | {"holder": LakeWriter(**found["holder"]), "early": frozenset(found["early"])})
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWrite:
+    """What a commit does to the rows of a ledger: it adds some, or files that were written before, which may replace others."""
+
+    rows: Sequence[pa.RecordBatch] = ()
+    parts: Sequence[WrittenPart] = ()
+    gone: Sequence[LiveFile] = ()
+
+
+NO_ROWS = LedgerWrite()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,29 +197,16 @@ class LedgerSpan:
                     yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
 
 
-class Ledger:
+class Ledger(RecordedTable[LakeState]):
     """A handle on the table at one version. One thread at a time."""
 
     def __init__(self, lake: str) -> None:
         """``lake``: path or URI of the lake. Nothing is read before ``load``."""
         self._lake = lake.rstrip("/")
-        self.uri = f"{self._lake}/changes"
-        self._table: DeltaTable | None = None
-
-    def load(self) -> LakeState | None:
-        """Go to the newest version; None: there is no table.
-
-        Raises:
-            ApplyError: it is no ledger, or cannot be read.
-        """
-        try:
-            if self._table is None or not lake_table.in_log(self._table, self._table.version()):
-                self._table = DeltaTable(self.uri)
-            return self._newest_state(self._table)
-        except TableNotFoundError:
-            return None
-        except FAULTS as error:
-            raise ApplyError(f"the ledger {self.uri} cannot be read: {error}") from error
+        lacks = (
+            "no record of a stream: it is no ledger, or its log was removed. Name an empty directory in syncer.to.dir, or restore the log"
+        )
+        super().__init__(f"{self._lake}/changes", "the ledger", lacks, LakeState.from_json)
 
     def require_kept(self, after_ts: int) -> None:
         """Raises ``ConfigError`` if the newest version does not keep all row changes after ``after_ts``: whoever read the lake before learns it."""
@@ -222,62 +216,30 @@ class Ledger:
                 f"the lake {self._lake} does not keep row changes up to {as_time(state.begin_ts)} ({state.begin_ts}) any more: refresh the Lake"
             )
 
-    def create(self, state: LakeState) -> None:
-        """Make the table.
+    def create(self, state: LakeState) -> bool:
+        """Make the table; False: another process has made it."""
+        return self.created(LEDGER, _SETTINGS, state)
+
+    def commit(self, before: LakeState, state: LakeState, added: LedgerWrite = NO_ROWS) -> None:
+        """Commit one version behind ``before``: ``added`` and ``state``.
 
         Raises:
-            CommitUnclear: another process has made it.
-        """
-        try:
-            self._table = DeltaTable.create(
-                lake_table.with_directory(self.uri),
-                lake_table.delta_schema(LEDGER),
-                mode="error",
-                configuration=_SETTINGS,
-                commit_properties=_commit_of(state),
-            )
-        except FAULTS as error:
-            if self.load() is None:
-                raise ApplyError(f"the ledger {self.uri} cannot be created: {error}") from error
-            raise CommitUnclear(str(error)) from error
-
-    def commit(
-        self, state: LakeState, rows: Sequence[pa.RecordBatch] = (), parts: Sequence[WrittenPart] = (), gone: Sequence[LiveFile] = ()
-    ) -> None:
-        """Commit one version: ``rows`` (``LEDGER``), or ``parts`` that were written before, and ``state``. ``parts`` replace the files ``gone``, if there are any.
-
-        Raises:
-            CommitUnclear: ``load`` shows what there is.
+            RecordReplaced, ApplyError: as ``commit_behind`` does.
             Superseded: ``gone`` are not all there. Nothing was committed.
         """
-        table = self._held
-        version = table.version()
-        if gone and not {f.path for f in gone} <= {f.path for f in self.files()}:
-            raise Superseded(f"version {version} does not have all its files")
-        try:
-            if parts or gone:
-                actions: list[AddAction | RemoveAction] = [p.added(data_change=not gone) for p in parts]
-                actions += [RemoveAction(f.path, False, int(time.time() * 1000), f.size, {}) for f in gone]
-                table.create_write_transaction(
-                    actions, "append", table.schema(), commit_properties=_commit_of(state), post_commithook_properties=_NO_HOOKS
-                )
-                table.load_as_version(version + 1)
-            else:
-                data = pa.Table.from_batches(rows, schema=LEDGER)
+
+        def write(table: DeltaTable, commit: CommitProperties) -> None:
+            if not added.parts and not added.gone:
+                data = pa.Table.from_batches(added.rows, schema=LEDGER)
                 write_deltalake(
-                    table,
-                    data,
-                    mode="append",
-                    writer_properties=WRITER,
-                    commit_properties=_commit_of(state),
-                    post_commithook_properties=_NO_HOOKS,
+                    table, data, mode="append", writer_properties=WRITER, commit_properties=commit, post_commithook_properties=_NO_HOOKS
                 )
-        except FAULTS as error:
-            raise CommitUnclear(str(error)) from error
-        if table.version() != version + 1:
-            raise CommitUnclear(f"the handle is at version {table.version()} after a commit of {version + 1}")
-        if not lake_table.in_log(table, version):
-            raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
+                return
+            if added.gone and not {f.path for f in added.gone} <= {f.path for f in self.files()}:
+                raise Superseded(f"version {self.version} does not have all its files")
+            lake_table.swap_files(table, added.parts, added.gone, commit, data_change=not added.gone, hooks=_NO_HOOKS)
+
+        self.commit_behind(before, state, write, "a step was to be committed")
 
     def span(self, after_ts: int, jobs: Collection[int], upto_ts: int, most_bytes: int = 1 << 62) -> "LedgerSpan":
         """The rows of (after_ts, upto], as the newest version has them, and the DDLs at ``after_ts`` that are not among ``jobs``.
@@ -292,11 +254,6 @@ class Ledger:
                 upto_ts = min(upto_ts, file.last_ts)
                 break
         return LedgerSpan(after_ts, frozenset(jobs), upto_ts, tuple(files), self._store)
-
-    @property
-    def version(self) -> int:
-        """The version that is known."""
-        return self._held.version()
 
     # Upkeep: by a handle of its own.
 
@@ -373,24 +330,6 @@ class Ledger:
     def _store(self) -> pafs.FileSystem:
         return lake_table.store_of(self._held)
 
-    @property
-    def _held(self) -> DeltaTable:
-        if self._table is None:
-            raise ApplyError(f"the ledger {self.uri} is not open")
-        return self._table
-
-    def _newest_state(self, table: DeltaTable) -> LakeState:
-        commit = lake_table.newest_record(table)
-        if commit is None:
-            raise ApplyError(
-                f"{self.uri} is a Delta table whose log holds no record of a stream: it is no ledger, or its log was removed. Name an empty directory "
-                "in syncer.to.dir, or restore the log"
-            )
-        try:
-            return LakeState.from_json(commit[APP])
-        except (ValueError, TypeError, KeyError) as error:
-            raise ApplyError(f"version {commit.get('version')} of {self.uri} was written by another release: {error}") from error
-
 
 def written_part(lake: str, batches: Iterator[pa.RecordBatch], kind: str = "parts") -> Iterator[WrittenPart]:
     """Write ``batches`` (``LEDGER``) as files of the ledger that no commit knows yet; on an executor, or by a compaction."""
@@ -436,7 +375,3 @@ def _sorted_part(lake: str, tables: list[pa.Table], kind: str) -> list[WrittenPa
     tables.clear()
     rows = rows.sort_by(_IN_ORDER)
     return list(written_part(lake, iter(rows.to_batches(max_chunksize=_BATCH_ROWS)), kind))
-
-
-def _commit_of(state: LakeState) -> CommitProperties:
-    return lake_table.compare_and_swap(state.to_json(), state.commit_ts or 0)

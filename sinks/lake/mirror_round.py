@@ -7,7 +7,6 @@ A failure that may pass ends the round (``RoundFailed``), and nothing of it coun
 import json
 import logging
 import shutil
-import threading
 import time
 import uuid
 from collections import defaultdict
@@ -173,87 +172,56 @@ class RoundFailed(Exception):
 class Round:
     """The rows of a span on their way into the mirrors."""
 
-    def __init__(
-        self,
-        mirrors: OpenMirrors,
-        tables: dict[int, MirrorState],
-        history: SchemaHistory,
-        ddls: list[dict[str, Any]],
-        upto_ts: int,
-        begin_ts: int = 0,
-    ) -> None:
+    def __init__(self, mirrors: OpenMirrors, tables: dict[int, MirrorState], history: SchemaHistory, begin_ts: int) -> None:
         """``begin_ts``: of the ledger, which has all rows of tables that were made later."""
-        self._mirrors, self.tables, self.history, self._ddls, self._upto_ts = mirrors, tables, history, ddls, upto_ts
-        self._begin_ts = begin_ts
+        self._mirrors, self.tables, self.history, self._begin_ts = mirrors, tables, history, begin_ts
         self.published: list[tuple[int, MirrorState]] = []
-        self._of_start = dict(tables)
+        self._last = dict(tables)
         """By table id: the newest row that is published or will be."""
-        self._waiting: dict[int, pa.Table] = {}
-        """By table id: the row changes that are not merged yet, in order."""
-        self._lock = threading.Lock()
 
-    def run(self, rows: pa.Table | RowPieces) -> None:
-        """Bring all mirrors to the end. ``rows``: the row changes; if they come in pieces, all DDLs are behind them."""
-        if isinstance(rows, RowPieces):
-            self._replace(rows)
-        else:
-            self._waiting = _by_table(rows)
-        for row in self._ddls:
-            self._ddl(Job.from_json(json.loads(row["job"])), row["commit_ts"], early=row["early"])
-        with ThreadPoolExecutor(_AT_ONCE, "lake-merge") as pool:
-            for _ in pool.map(lambda i: self._merge(i, self._upto_ts), list(self._waiting)):
-                pass
-        for table_id in sorted(self.tables):
-            self._row(table_id, self._upto_ts)
+    def run(self, rows: pa.Table, ddls: list[dict[str, Any]], upto_ts: int, pieces: RowPieces | None = None) -> None:
+        """Bring all mirrors to ``upto_ts``. ``rows``: the row changes; ``ddls``: in order; ``pieces``: other row changes, which all DDLs are behind."""
+        rows, begin = rows.sort_by("commit_ts"), 0
+        times = rows["commit_ts"].to_numpy()
+        ends = [(row["commit_ts"] - (not row["early"]), row) for row in ddls]
+        if pieces is not None:
+            self._bring(pieces, ends[0][0] if ends else upto_ts)
+        for before_ts, row in ends:
+            end = int(np.searchsorted(times, before_ts, "right"))
+            if end > begin:
+                self._bring([rows.slice(begin, end - begin)], before_ts)
+            begin, ts = end, row["commit_ts"]
+            self._publish(self._ddl(Job.from_json(json.loads(row["job"])), ts), ts)
+        if begin < rows.num_rows:
+            self._bring([rows.slice(begin)], upto_ts)
 
-    def _row(self, table_id: int, ts: int) -> None:
-        """A row of what a table is at ``ts``, if that is not what the last row says."""
-        now = self.tables[table_id]
-        if now != self._of_start.get(table_id):
-            self.published.append((ts, now))
-            self._of_start[table_id] = now
+    def _publish(self, table_ids: Iterable[int], ts: int) -> None:
+        """Add a row of what each of these tables is at ``ts``, if that is not what its last row says."""
+        for table_id in sorted(self.tables.keys() & set(table_ids)):
+            now = self.tables[table_id]
+            if now != self._last.get(table_id):
+                self.published.append((ts, now))
+                self._last[table_id] = now
 
     # Rows.
 
-    def _merge(self, table_id: int, upto_ts: int) -> None:
-        """Merge the waiting rows of a table up to ``upto_ts``."""
-        waiting = self._waiting[table_id]
-        count = int(np.searchsorted(waiting["commit_ts"].to_numpy(), upto_ts, "right"))
-        rows, left = waiting.slice(0, count), waiting.slice(count)
-        with self._lock:
-            self._waiting[table_id] = left
-            table = self._mirrored(table_id, rows)
+    def _mirrored(self, rows: pa.Table) -> MirrorState | None:
+        """The table of ``rows``; None: it is not mirrored."""
+        first = rows.slice(0, 1).to_pylist()[0]
+        table_id, table = first["table_id"], self.tables.get(first["table_id"])
         if table is None:
-            return
-
-        def merged(table: MirrorState) -> MirrorState:
-            assert table.info is not None
-            net = net_changes(rows, table.info)
-            if net is None:
-                return table
-            stamp = self._mirrors.stamp(upto_ts)
-            mirror = self._mirrors.mirror(table, stamp)
-            mirror.merge(net, stamp)
-            return self._tidied(table, mirror, stamp)
-
-        self._changed(table, merged)
-
-    def _mirrored(self, table_id: int, rows: pa.Table) -> MirrorState | None:
-        """The table of ``rows``; None: there are none, or it is not mirrored."""
-        table = self.tables.get(table_id)
-        if table is None and rows.num_rows:
-            first = rows.slice(0, 1).to_pylist()[0]
             at = self.history.table_at(table_id, self.history.newest_version)
             unknown = MirrorState(table_id, first["database"], first["table"], info=at.info if at else None)
             table = self.tables[table_id] = aside(unknown, NOT_FROM_THE_BEGINNING)
-        return table if rows.num_rows and table is not None and table.state == MIRRORED else None
+        return table if table.state == MIRRORED else None
 
-    def _replace(self, pieces: RowPieces) -> None:
-        """The work of ``_merge`` where it would hold too much: what there was of the rows is removed, then what is left of them is added piece by piece.
+    def _bring(self, pieces: RowPieces | Sequence[pa.Table], upto_ts: int) -> None:
+        """Bring the rows of pieces, all that there are up to ``upto_ts``, into the mirrors. Without ``RowPieces`` it is one piece.
 
-        A merge per piece would write a large mirror again for each.
+        Of many pieces, what there was of the rows is removed, then what is left of them is added piece by piece: a merge per piece would write a large
+        mirror again for each.
         """
-        stamp, mirrors, was = self._mirrors.stamp(self._upto_ts), dict[int, MirrorTable](), defaultdict[int, list[pa.Table]](list)
+        stamp, mirrors, was = self._mirrors.stamp(upto_ts), dict[int, MirrorTable](), defaultdict[int, list[pa.Table]](list)
 
         def mirror_of(table: MirrorState) -> MirrorTable:
             if table.table_id not in mirrors:
@@ -262,78 +230,69 @@ class Round:
 
         def removed(table: MirrorState) -> MirrorState:
             assert table.info is not None
-            mirror_of(table).remove(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info), stamp)
+            mirror_of(table).replace(pa.concat_tables(was.pop(table.table_id)), mirror_schema(table.info).empty_table(), stamp)
             return table
 
-        def added(table: MirrorState, net: MirrorChanges) -> None:
-            mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp)
+        def tidied(table: MirrorState) -> MirrorState:
+            assert table.info is not None
+            mirror = mirror_of(table)
+            self._mirrors.replaced_bytes += mirror.tidy(mirror_schema(table.info), stamp)
+            return replace(table, version=mirror.version, upto_ts=stamp.upto_ts)
 
-        def done(table: MirrorState) -> MirrorState:
-            return self._tidied(table, mirror_of(table), stamp)
+        if isinstance(pieces, RowPieces):
+            self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
+            self._still_mirrored(was, removed)
+            self._each(pieces, lambda table, net: mirror_of(table).append(net.rows.filter(pc.invert(net.gone)), stamp))
+        else:
+            self._each(pieces, lambda table, net: mirror_of(table).merge(net, stamp))
+        self._still_mirrored(mirrors, tidied)
+        self._publish(self.tables, upto_ts)
 
-        self._each(pieces, lambda table, net: None if net.fresh else was[table.table_id].append(net.found_by))
-        for table_id in list(was):
-            if self.tables[table_id].state == MIRRORED:
-                self._changed(self.tables[table_id], removed)
-        self._each(pieces, added)
-        for table_id in mirrors:
-            if self.tables[table_id].state == MIRRORED:
-                self._changed(self.tables[table_id], done)
+    def _still_mirrored(self, table_ids: Iterable[int], change: Callable[[MirrorState], MirrorState]) -> None:
+        for table in [self.tables[table_id] for table_id in table_ids]:
+            if table.state == MIRRORED:
+                self._changed(table, change)
 
-    def _tidied(self, table: MirrorState, mirror: MirrorTable, stamp: Stamp) -> MirrorState:
-        """``table`` after its rows were brought to the moment of ``stamp``."""
-        assert table.info is not None
-        replaced = mirror.tidy(mirror_schema(table.info), stamp)
-        with self._lock:
-            self._mirrors.replaced_bytes += replaced
-        return replace(table, version=mirror.version, upto_ts=stamp.upto_ts)
-
-    def _each(self, pieces: RowPieces, use: Callable[[MirrorState, MirrorChanges], None]) -> None:
+    def _each(self, pieces: Iterable[pa.Table], use: Callable[[MirrorState, MirrorChanges], None]) -> None:
         """The net changes of each table in each piece; the tables stay."""
-        for piece in pieces:
-            for table_id, rows in _by_table(piece).items():
 
-                def used(table: MirrorState, rows: pa.Table = rows) -> MirrorState:
-                    assert table.info is not None
-                    net = net_changes(rows, table.info)
-                    if net is not None:
-                        use(table, net)
-                    return table
+        def used(rows: pa.Table) -> None:
+            def of(table: MirrorState) -> MirrorState:
+                assert table.info is not None
+                net = net_changes(rows, table.info)
+                if net is not None:
+                    use(table, net)
+                return table
 
-                if (table := self._mirrored(table_id, rows)) is not None:
-                    self._changed(table, used)
+            if (table := self._mirrored(rows)) is not None:
+                self._changed(table, of)
+
+        with ThreadPoolExecutor(_AT_ONCE, "lake-merge") as pool:
+            for piece in pieces:
+                for _ in pool.map(used, _by_table(piece)):
+                    pass
 
     def _changed(self, table: MirrorState, change: Callable[[MirrorState], MirrorState]) -> None:
         """Do something to a mirror, or set the table aside (``OpenMirrors.tried``)."""
-        found = self._mirrors.tried(table, change)
-        with self._lock:
-            self.tables[table.table_id] = found
+        self.tables[table.table_id] = self._mirrors.tried(table, change)
 
     # DDLs.
 
-    def _ddl(self, job: Job, ts: int, *, early: bool) -> None:
+    def _ddl(self, job: Job, ts: int) -> Iterable[int]:
+        """Follow a DDL; the ids of tables that it is about."""
         self.history = self.history.merged([job])
         ids: Iterable[int] = self.history.tables_of_job(job)
         if job.type == JobType.FLASHBACK_CLUSTER:
             ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
         if job.kind.new_table_id or job.kind.effect.rows is RowsAfter.EXCHANGED:
             ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
-        ids = sorted(ids)
-        before_ts = ts if early else ts - 1
-        for table_id in ids:
-            if table_id in self._waiting:
-                self._merge(table_id, before_ts)
-            if table_id in self.tables:
-                self._row(table_id, before_ts)
         if job.kind.effect.rows is RowsAfter.EXCHANGED:
             self._exchange(job, ts)
         else:
             former = self.tables.get(job.table_id)
-            for table_id in ids:
+            for table_id in sorted(ids):
                 self._follow(table_id, former, job, ts)
-        for table_id in ids:
-            if table_id in self.tables:
-                self._row(table_id, ts)
+        return ids
 
     def _follow(self, table_id: int, former: MirrorState | None, job: Job, ts: int) -> None:
         """Follow a job with one table; ``former``: the job's own table before it."""
@@ -469,12 +428,11 @@ def require_own_rowids(info: TableInfo, mirror: MirrorTable) -> None:
         raise Unfollowed("EXCHANGE PARTITION left two rows with one _tidb_rowid")
 
 
-def _by_table(rows: pa.Table) -> dict[int, pa.Table]:
-    """Row changes by table id, in order."""
+def _by_table(rows: pa.Table) -> list[pa.Table]:
+    """The row changes of each table, in order."""
     rows = rows.sort_by([("table_id", "ascending"), ("commit_ts", "ascending"), ("seq", "ascending")]).combine_chunks()
-    ids, begins = np.unique(rows["table_id"].to_numpy(), return_index=True)
-    ends = [*begins[1:], rows.num_rows][: len(ids)]
-    return {int(i): rows.slice(b, e - b) for i, b, e in zip(ids, begins, ends, strict=True)}
+    begins = np.unique(rows["table_id"].to_numpy(), return_index=True)[1].tolist()
+    return [rows.slice(begin, end - begin) for begin, end in zip(begins, [*begins[1:], rows.num_rows], strict=False)]
 
 
 def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,10 @@ change, ``rewritten`` writes another directory.
 
 import json
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from urllib.parse import unquote
 
 import numpy as np
@@ -27,7 +27,6 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed
@@ -60,10 +59,6 @@ _LARGE = {
 }
 """Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
-_AT_ONCE = 8_192
-"""Rows that a MERGE holds at a time, several times over."""
-_WIDE = 4 << 10
-"""Bytes of a row in a file, on average, from which no MERGE is made."""
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Small files at which a mirror is compacted: each merge adds some."""
@@ -163,51 +158,37 @@ class MirrorTable:
         """Make the rows what ``net`` says."""
         if net.fresh:
             self.append(net.rows, stamp)
-        elif self._is_large or self._is_wide():
-            self.remove(net.found_by, net.rows.schema, stamp)
-            self.append(net.rows.filter(pc.invert(net.gone)), stamp)
+            failpoints.point("after-mirror-merge")
         else:
-            own = "_"
-            while any(name.lower().startswith(own) for name in net.rows.column_names):
-                own += "_"
-            gone, by = f"{own}gone", [f"{own}{place}" for place in range(net.found_by.num_columns)]
-            source = net.rows.append_column(gone, net.gone)
-            for name, cells_of_key in zip(by, net.found_by.columns, strict=True):
-                source = source.append_column(name, cells_of_key)
-            cells = {quote_name(name): f"s.{quote_name(name)}" for name in net.rows.column_names}
-            found = " AND ".join(f"t.{quote_name(n)} = s.{name}" for n, name in zip(net.found_by.column_names, by, strict=True))
-            merging = self._table.merge(source, found, "s", "t", commit_properties=stamp.commit)
-            merging = merging.when_matched_delete(f"s.{gone}").when_matched_update(cells)
-            merging.when_not_matched_insert(cells, f"NOT s.{gone}").execute()
-        failpoints.point("after-mirror-merge")
+            self.replace(net.found_by, net.rows.filter(pc.invert(net.gone)), stamp)
 
-    def remove(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
-        """Remove the rows of these identities (``MirrorChanges.found_by``) from a table of ``schema``. Files that have some are written again; of a
-        large mirror Spark marks the rows.
+    def replace(self, found_by: pa.Table, rows: pa.Table, stamp: Stamp) -> None:
+        """Put ``rows`` in place of those of these identities (``MirrorChanges.found_by``). Files that have some of them are written again; of a large
+        mirror Spark marks the rows.
 
-        A MERGE would do the same, but holds 8,192 rows at a time, several times over.
+        A MERGE of delta-rs is no faster, and holds 8,192 rows at a time, several times over.
         """
         if self._is_large:
             if self._table.metadata().configuration.get(_VECTORS) != "true":
                 _log.info("from here on %s has deletion vectors", self.uri)
                 self._table.alter.set_table_properties(_LARGE, commit_properties=stamp.commit)
             self._by_spark(lambda spark, mark: spark.remove(self.uri, found_by, mark), stamp)
+            if rows.num_rows:
+                self.append(rows, stamp)
         else:
-            self._remove_from_files(found_by, schema, stamp)
+            stored, pieces, changed = self.stored_schema(rows.schema), list[Iterator[pa.RecordBatch]](), list[LiveFile]()
+            ids = found_by.rename_columns([stored.names[rows.schema.get_field_index(name)] for name in found_by.column_names])
+            for file in self._files():
+                found = self._rows_of(file, stored)
+                stays = _not_among(found.to_table(columns=ids.column_names), ids)
+                if not stays.all():
+                    pieces.append(_kept_rows(found, stays))
+                    changed.append(file)
+            fresh = rows.rename_columns(stored.names).cast(stored).to_batches()
+            parts = list(lake_table.written_files(self.uri, stored, chain(*pieces, fresh)))
+            if parts or changed:
+                self._swap(parts, changed, stamp)
         failpoints.point("after-mirror-merge")
-
-    def _remove_from_files(self, found_by: pa.Table, schema: pa.Schema, stamp: Stamp) -> None:
-        stored = self.stored_schema(schema)
-        ids = found_by.rename_columns([stored.names[schema.get_field_index(name)] for name in found_by.column_names])
-        parts, changed = list[WrittenPart](), list[LiveFile]()
-        for file in self._files():
-            found = self._rows_of(file, stored)
-            stays = _not_among(found.to_table(columns=ids.column_names), ids)
-            if not stays.all():
-                parts += lake_table.written_files(self.uri, stored, _kept_rows(found, stays))
-                changed.append(file)
-        if changed:
-            self._swap(parts, changed, stamp)
 
     @property
     def _has_vectors(self) -> bool:
@@ -249,15 +230,8 @@ class MirrorTable:
         return pads.dataset(unquote(file.path), stored, filesystem=lake_table.store_of(self._table), format="parquet")
 
     def _swap(self, parts: Sequence[WrittenPart], gone: Sequence[LiveFile], stamp: Stamp, *, data_change: bool = True) -> None:
-        actions: list[AddAction | RemoveAction] = [part.added(data_change=data_change) for part in parts]
-        actions += [RemoveAction(file.path, data_change, int(time.time() * 1000), file.size, {}) for file in gone]
-        self._commit(actions, "append", self._table.schema(), stamp)
+        lake_table.swap_files(self._table, parts, gone, stamp.commit, data_change=data_change)
         lake_table.without_logs(self.uri, parts)
-
-    def _is_wide(self) -> bool:
-        actions = pa.table(self._table.get_add_actions())
-        # A file has kilobytes that are no rows: a small table is not wide.
-        return bool((pc.sum(actions["size_bytes"]).as_py() or 0) > _WIDE * max(_AT_ONCE, pc.sum(actions["num_records"]).as_py() or 0))
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""

@@ -230,22 +230,23 @@ class Mirrors:
             ddls = span.ddls(_OF_DDL).sort_by(ORDER).to_pylist()
             rows = held(span.changes(NEEDED), _CHANGES, PIECE_BYTES)
             if rows is None:
-                # Rows are not folded across a DDL, so pieces, which have rows of the whole span, end before it.
-                span = span.upto(_before(ddls, done.resolved_ts, span.upto_ts))
-                ddls = [row for row in ddls if row["commit_ts"] <= span.upto_ts]
+                # Rows are not folded across a DDL, so pieces, which have rows of the whole span, end before it. A DDL that is not early has a commit_ts
+                # of its own; an early one comes behind the rows of its commit_ts.
+                span = span.upto(ddls[0]["commit_ts"]) if ddls else span
+                ddls = [row for row in ddls if row["commit_ts"] == span.upto_ts]
                 with RowPieces(span.changes(NEEDED), _CHANGES, None if "://" in self._lake else self._lake) as pieces:
-                    self._one(pieces, ddls, span.upto_ts, state.begin_ts)
+                    self._one(_CHANGES.empty_table(), ddls, span.upto_ts, state.begin_ts, pieces)
             elif rows.num_rows or ddls or span.upto_ts < state.commit_ts:
                 self._one(rows, ddls, span.upto_ts, state.begin_ts)
             if span.upto_ts >= state.commit_ts:
                 return state.commit_ts
         return None
 
-    def _one(self, rows: pa.Table | RowPieces, ddls: list[dict[str, Any]], upto_ts: int, begin_ts: int) -> None:
+    def _one(self, rows: pa.Table, ddls: list[dict[str, Any]], upto_ts: int, begin_ts: int, pieces: RowPieces | None = None) -> None:
         """A round."""
         assert self._tables is not None
-        one = Round(self._open, dict(self._tables), self._history, ddls, upto_ts, begin_ts)
-        one.run(rows)
+        one = Round(self._open, dict(self._tables), self._history, begin_ts)
+        one.run(rows, ddls, upto_ts, pieces)
         jobs = {row["job_id"] for row in ddls if row["commit_ts"] == upto_ts}
         if self._snapshots.moment.resolved_ts == upto_ts:
             jobs |= set(self._snapshots.moment.jobs)
@@ -387,11 +388,3 @@ class _Asked:
     ts: int
     absent: bool = False
     """Only if it has no mirror."""
-
-
-def _before(ddls: list[dict[str, Any]], after_ts: int, upto_ts: int) -> int:
-    """A ts in (``after_ts``, ``upto_ts``] up to which no DDL comes before a row change; an early one has the ts of the rows before it, another no rows."""
-    if not ddls:
-        return upto_ts
-    first = int(ddls[0]["commit_ts"])
-    return first if ddls[0]["early"] or first <= after_ts + 1 else first - 1

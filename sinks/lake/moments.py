@@ -18,10 +18,9 @@ moment depends on what was published up to the moment only. A table that is not 
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -29,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.kinds import nearest
@@ -41,9 +39,7 @@ from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.job_json import job_json, table_json
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake import lake_table
-from pyspark_tidb_binlog.sinks.lake.lake_table import APP, KEPT_HOURS, CommitUnclear, RecordReplaced, scanned
-
-_log = logging.getLogger(__name__)
+from pyspark_tidb_binlog.sinks.lake.lake_table import KEPT_HOURS, RecordedTable, RecordReplaced, scanned
 
 SNAPSHOTS = pa.schema(
     [
@@ -73,7 +69,6 @@ _SETTINGS = {
 }
 NO_JOBS: Mapping[int, Job] = MappingProxyType({})
 _MOST_FILES = 200
-_RACES = 20
 _AT_ONCE = 10_000
 """Rows that one commit removes."""
 
@@ -126,76 +121,47 @@ class Moment:
     kept_ts: int = 0
     """From here on every moment can be read. Of earlier ones, what these need is kept."""
 
-    def to_json(self) -> str:
-        """The moment as it is stored."""
-        return json.dumps({"layout": 1, **asdict(self)}, separators=(",", ":"))
+    @property
+    def commit(self) -> CommitProperties:
+        """The moment as a commit has it."""
+        return lake_table.compare_and_swap(json.dumps({"layout": 1, **asdict(self)}, separators=(",", ":")), self.resolved_ts)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of ``to_json``."""
+        """Inverse of ``commit``."""
         found = json.loads(text)
         if found.pop("layout", None) != 1:
             raise ValueError("its layout is not 1")
         return cls(**found | {"jobs": tuple(found["jobs"])})
 
 
-class Snapshots:
+class Snapshots(RecordedTable[Moment]):
     """A handle on the table. One thread at a time."""
 
     def __init__(self, lake: str, retention: float = 0.0) -> None:
         """Nothing is read before ``take``. ``retention``: seconds before the newest moment for which moments are kept, for a writer."""
         self._retention = tso(int(1000 * retention))
-        self.uri = f"{lake.rstrip('/')}/snapshots"
-        self._table: DeltaTable | None = None
+        lacks = "no record of moments: it is not a lake's, or its log was removed"
+        super().__init__(f"{lake.rstrip('/')}/snapshots", "the table of moments", lacks, Moment.from_json)
         self.moment = Moment()
         """The newest one."""
 
     def take(self, epoch: int) -> None:
-        """Fence every older epoch.
+        """Fence every older epoch, of which a writer may have published meanwhile.
 
         Raises:
             LeaseLost: a newer one has begun.
         """
-        try:
-            self._table = DeltaTable(lake_table.with_directory(self.uri))
-        except TableNotFoundError:
-            try:
-                first = Moment(epoch)
-                self._table = DeltaTable.create(
-                    self.uri, SNAPSHOTS, mode="error", configuration=_SETTINGS, commit_properties=_commit_of(first)
-                )
-            except DeltaError:
-                self._table = DeltaTable(self.uri)
-        for attempt in range(_RACES):
-            self.moment = self._newest(self._table)
-            try:
-                self._append(replace(self.moment, epoch=epoch), [])
-            except ApplyError as error:
-                # One of an older epoch may have published meanwhile.
-                if isinstance(error, LeaseLost) or attempt == _RACES - 1:
-                    raise
-            else:
+        self._table = None
+        if self.load() is None:
+            self.created(SNAPSHOTS, _SETTINGS, Moment(epoch))
+        while (before := self._newest()).epoch <= epoch:
+            fresh = replace(before, epoch=epoch)
+            with suppress(RecordReplaced):
+                self.commit_behind(before, fresh, _appends([], 0), "an epoch was to begin")
+                self.moment = fresh
                 return
-
-    def load(self) -> Moment | None:
-        """Go to the newest version; the newest moment. None: there is no table.
-
-        Raises:
-            ApplyError: it is not a lake's, or cannot be read.
-        """
-        try:
-            self._table = DeltaTable(self.uri)
-            return self._newest(self._table)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            raise ApplyError(f"the moments in {self.uri} cannot be read: {error}") from error
-
-    @property
-    def version(self) -> int:
-        """The version that is known."""
-        assert self._table is not None
-        return self._table.version()
+        raise self._lost()
 
     def tables(self) -> dict[int, MirrorState]:
         """The newest map: by table id."""
@@ -214,15 +180,11 @@ class Snapshots:
             LeaseLost: another writer has begun.
         """
         for begin in range(0, len(numbers), _AT_ONCE):
-            self._remove(f"number IN ({', '.join(map(str, numbers[begin : begin + _AT_ONCE]))})")
-
-    def _remove(self, where: str) -> None:
-        self._commit(self.moment, lambda table, commit: table.delete(where, commit_properties=commit))
+            self._commit(self.moment, _removes(numbers[begin : begin + _AT_ONCE]))
 
     def require_newest(self) -> None:
         """Raises ``LeaseLost`` if another writer has begun."""
-        assert self._table is not None
-        if self._newest(self._table).epoch != self.moment.epoch:
+        if self._newest().epoch != self.moment.epoch:
             raise self._lost()
 
     def definitions(self) -> list[Job]:
@@ -241,55 +203,41 @@ class Snapshots:
         failpoints.point("before-publication")
         kept_ts = max(self.moment.kept_ts, resolved_ts - self._retention)
         fresh = replace(self.moment, resolved_ts=resolved_ts, jobs=tuple(jobs), number=self.moment.number + len(rows), kept_ts=kept_ts)
-        self._append(fresh, rows, defined)
+        self._commit(fresh, _appends(rows, fresh.number, defined))
         failpoints.point("after-publication")
 
-    def _append(self, fresh: Moment, rows: list[tuple[int, MirrorState]], defined: Mapping[int, Job] = NO_JOBS) -> None:
-        data = _rows_of(rows, fresh.number - len(rows) + 1, defined)
-        self._commit(fresh, lambda table, commit: write_deltalake(table, data, mode="append", commit_properties=commit))
-
-    def _commit(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
-        if self.moment.epoch > fresh.epoch:
-            raise self._lost()
+    def _commit(self, fresh: Moment, write: "Write") -> None:
+        if not lake_table.in_log(self._held, self.version):
+            raise ApplyError(f"the log of {self.uri} has no version {self.version} any more: what is published is read again")
         try:
-            lake_table.commit_behind(self, self.moment, fresh, partial(self._write, fresh, write), "a moment was to be published")
+            self.commit_behind(self.moment, fresh, write, "a moment was to be published")
         except RecordReplaced as error:
             self.moment = error.found or self.moment
             raise self._lost() if self.moment.epoch > fresh.epoch else ApplyError(f"cannot publish to {self.uri}: {error}") from error
         self.moment = fresh
-        assert self._table is not None
-        if self._table.get_add_actions().num_rows > _MOST_FILES:
+        if self._held.get_add_actions().num_rows > _MOST_FILES:
             # Without a record: delta-rs puts a compaction behind whatever others have committed.
-            self._table.optimize.compact()
-
-    def _write(self, fresh: Moment, write: Callable[[DeltaTable, CommitProperties], object]) -> None:
-        assert self._table is not None
-        if not lake_table.in_log(self._table, self.version):
-            raise ApplyError(f"the log of {self.uri} has no version {self.version} any more: what is published is read again")
-        try:
-            write(self._table, _commit_of(fresh))
-        except (DeltaError, OSError) as error:
-            raise CommitUnclear(str(error)) from error
+            self._held.optimize.compact()
 
     def _dataset(self) -> Any:
-        assert self._table is not None
-        return self._table.to_pyarrow_dataset(schema=SNAPSHOTS)
+        return self._held.to_pyarrow_dataset(schema=SNAPSHOTS)
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(f"another Drainer publishes to {self.uri}: this one writes nothing more")
 
-    def _newest(self, table: DeltaTable) -> Moment:
-        """The moment of the newest version, to which ``table`` goes."""
-        commit = lake_table.newest_record(table)
-        if commit is None:
-            raise ApplyError(
-                f"{self.uri} is a Delta table whose log holds no record of moments: it is not a lake's, or its log was removed"
-            )
-        return Moment.from_json(commit[APP])
+
+Write = Callable[[DeltaTable, CommitProperties], object]
 
 
-def _commit_of(moment: Moment) -> CommitProperties:
-    return lake_table.compare_and_swap(moment.to_json(), moment.resolved_ts)
+def _removes(numbers: Sequence[int]) -> Write:
+    where = f"number IN ({', '.join(map(str, numbers))})"
+    return lambda table, commit: table.delete(where, commit_properties=commit)
+
+
+def _appends(rows: list[tuple[int, MirrorState]], number: int, defined: Mapping[int, Job] = NO_JOBS) -> Write:
+    """Append ``rows``, of which the last one has this number."""
+    data = _rows_of(rows, number - len(rows) + 1, defined)
+    return lambda table, commit: write_deltalake(table, data, mode="append", commit_properties=commit)
 
 
 def _rows_of(rows: list[tuple[int, MirrorState]], first: int, defined: Mapping[int, Job]) -> pa.Table:

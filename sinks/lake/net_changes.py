@@ -94,7 +94,7 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
         SchemaMismatch: a key has a date that no calendar has, or bytes that are no text.
     """
     keys = rows["row_key"].combine_chunks()
-    _, first, last = first_and_last(keys)
+    first, last = first_and_last(keys)
     order = np.argsort(last, kind="stable")
     first, last = first[order], last[order]
     before, after = rows["before"].combine_chunks(), rows["after"].combine_chunks()
@@ -118,11 +118,11 @@ def net_changes(rows: pa.Table, info: TableInfo) -> MirrorChanges | None:
     return MirrorChanges(pa.Table.from_arrays(cells, schema=schema), pa.table(ids, names=list(names)), pa.array(~remains), not was.any())
 
 
-def first_and_last(keys: pa.BinaryArray) -> tuple[Ints, Ints, Ints]:
-    """The code of each key, and of each code, which ascend as they come first, the places of its first and its last row."""
+def first_and_last(keys: pa.Array) -> tuple[Ints, Ints]:
+    """The places of the first and of the last row of each key, in the order in which keys come first."""
     codes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False)
     _, first = np.unique(codes, return_index=True)
-    return codes, first, len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    return first, len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
 
 
 def read_rows(info: TableInfo, images: pa.RecordBatch, rowids: pa.Array | None) -> pa.RecordBatch:

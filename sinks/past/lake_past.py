@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -21,7 +22,6 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID, colum
 from pyspark_tidb_binlog.schemas.changes.row_images import image_cells, with_equal_documents
 from pyspark_tidb_binlog.schemas.changes.typed_cells import type_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
-from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -31,17 +31,26 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, When
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
 from pyspark_tidb_binlog.sinks.lake.net_changes import identity
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.past.net_rows import HISTORY_MARKS, KeyUpdate, NetRows, RowChange, key_updates, life, net_rows, typed_history
+from pyspark_tidb_binlog.sinks.past.net_rows import (
+    HISTORY_MARKS,
+    KeyUpdate,
+    NetRows,
+    RowChange,
+    carried,
+    key_updates,
+    life,
+    net_rows,
+    typed_history,
+)
 from pyspark_tidb_binlog.sinks.past.past_changes import NET_COLUMNS, WITHOUT_DDL, Ints, PastChanges, among
-from pyspark_tidb_binlog.sinks.past.taken_rows import TableAround, with_taken
 from pyspark_tidb_binlog.sinks.past.undo_apply import Undone, undone
-from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, differences
+from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan, compared, differences
 
 _LIFE = ("commit_ts", "commit_time", "seq", "schema_version", "database", "table", "table_id", "row_key", "op", "before", "after", "ddl")
 _MARKS = ("commit_ts", "seq", "schema_version", "row_key", "op")
 _MOST_KEYS = 1000
 _SIDE = "_tidb_side"
-_ANCHORS = "with_anchors (--with-anchors) takes the rows of TRUNCATE, DROP or EXCHANGE PARTITION from the tables just before it"
+_ANCHORS = "with_anchors (--with-anchors) takes the rows of TRUNCATE, DROP or EXCHANGE PARTITION from the tables before the span"
 
 
 class LakeUndo:
@@ -218,7 +227,7 @@ class Lake(LakeNow):
             span: which changes.
             tables: only of these; none: of all.
             where: only of rows for which this condition in Spark's SQL holds, over the columns of the row before the span, or of a row that came: as it is.
-            with_anchors: rows that TRUNCATE, DROP PARTITION or EXCHANGE PARTITION took are read from the tables just before it.
+            with_anchors: tables that TRUNCATE, DROP PARTITION or EXCHANGE PARTITION took rows of are compared, before and behind the span.
 
         Raises:
             ConfigError: rows went or came without row changes (TRUNCATE, DROP PARTITION), or a table is gone now, or not kept.
@@ -228,12 +237,14 @@ class Lake(LakeNow):
         ids = past.ids_of(*tables) or None
         taking = past.taking(after_ts, upto_ts, ids) if with_anchors else []
         todo = WITHOUT_DDL if with_anchors else f"{WITHOUT_DDL}; {_ANCHORS}"
-        past.require_images(after_ts, upto_ts, ids, {job.id for _, job in taking}, todo)
-        changes, schema = past.changes(after_ts, upto_ts, ids), past.schema.passing(job.id for _, job in taking)
-        for ts, job in taking:
-            for around in self._around(ts, job, ids):
-                changes = with_taken(changes, around, schema, past.version)
-        nets = [net for net in net_rows(changes, schema, past.version) if len(net)]
+        past.require_images(after_ts, upto_ts, ids, {job.id for job in taking}, todo)
+        changes, schema, found = past.changes(after_ts, upto_ts, ids), past.schema, list[NetRows]()
+        for before, after in past.around(after_ts, upto_ts, ids, taking):
+            changes = changes.filter(~pc.field("table_id").isin(schema.former_ids(after.table_id)))
+            target = schema.left_at(schema.end_of(after.table_id, int(after.version), past.version), past.version)
+            now = self._rows_at(upto_ts, after, target)
+            found.append(compared(target, self._rows_at(after_ts, before, target) if before is not None else now.slice(0, 0), now))
+        nets = [net for net in (*found, *net_rows(changes, schema, past.version, chained=True)) if len(net)]
         for net in nets:
             if (gone := schema.end_of(net.table.table_id, int(net.table.version), past.version)[1]) is not None:
                 raise ConfigError(
@@ -242,22 +253,16 @@ class Lake(LakeNow):
                 )
         past.require_same_tables(after_ts, tables, (net.table.table_id for net in nets))
         if where:
-            nets = [chosen for net in nets if len(chosen := net.only(net.with_partners(self._where(net, where))))]
+            nets = [chosen for net in nets if len(chosen := net.only(self._where(net, where)))]
         return LakeUndo(self._spark, UndoPlan(after_ts, upto_ts, nets))
 
-    def _around(self, ts: int, job: Job, ids: set[int] | None) -> Iterator[TableAround]:
-        """The tables just before a DDL and just after it."""
-        for table, heir in self._past.around(ts, job, ids):
-            before = self._then(table, ts - 1)
-            # A table that was emptied has no rows, and another id.
-            after = before.slice(0, 0) if job.kind.effect is JobEffect.EMPTIES else self._then(heir, ts)
-            yield TableAround(job, ts, table, before, heir, after)
-
-    def _then(self, table: TableAt, ts: int) -> pa.RecordBatch:
+    def _rows_at(self, ts: int, table: TableAt, target: TableAt) -> pa.RecordBatch:
+        """Images of all rows that a table had, under the columns of ``target``."""
         place = self._published.at(ts).get(table.table_id)
         if place is None:
             raise ConfigError(f"the lake has no rows of {table.schema}.{table.name} at {as_time(ts)} ({ts}); name other tables")
-        return _images(self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}"), table.info.target_columns())
+        rows = self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}")
+        return carried(_images(rows, table.info.target_columns()), table, self._past.schema, int(target.version))
 
     def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
         after_ts, upto_ts = map(self._ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))

@@ -41,16 +41,12 @@ class NetRows:
 
     table: TableAt
     """Whose columns the images have."""
-    keys: pa.BinaryArray
-    """The handle of each."""
     was: pa.RecordBatch
     """Images (``schemas.arrowtypes``) before; anything where the row was not there."""
     now: pa.RecordBatch
     """After, likewise."""
     was_there: Mask
     now_there: Mask
-    partners: Ints
-    """For each row, the number of the one that it is under another key; -1: of none."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -79,15 +75,8 @@ class NetRows:
     def only(self, rows: Mask | Ints) -> "NetRows":
         """Some of the rows."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        at, numbers = pa.array(chosen), np.full(len(self) + 1, -1, np.int64)
-        numbers[chosen] = np.arange(len(chosen))
-        images = (self.keys.take(at), self.was.take(at), self.now.take(at))
-        return NetRows(self.table, *images, self.was_there[chosen], self.now_there[chosen], numbers[self.partners[chosen]])
-
-    def with_partners(self, rows: Ints) -> Ints:
-        """``rows``, and what they are under other keys."""
-        both = np.unique(np.concatenate([rows, self.partners[rows]]))
-        return both[both >= 0]
+        at = pa.array(chosen)
+        return NetRows(self.table, self.was.take(at), self.now.take(at), self.was_there[chosen], self.now_there[chosen])
 
     def changed(self, names: Sequence[str]) -> Mask:
         """The updated rows that are not the same in one of these columns."""
@@ -95,12 +84,10 @@ class NetRows:
 
 
 def carried(images: pa.RecordBatch, table: TableAt, schema: PastSchema, upto: int) -> pa.RecordBatch:
-    """Images of a table under the columns that it has at schema version ``upto``."""
+    """Images of a table under the columns that it has at schema version ``upto``. Columns go on over a TRUNCATE, too."""
     table_id, info = table.table_id, table.info
     for job in schema.history.jobs_of_table(table_id, table.version, upto):
         heir = schema.heir_of(job, table_id)
-        if heir is not None and schema.takes_all(job):
-            break
         after = schema.history.table_at(heir if heir is not None else table_id, job.version)
         if after is None:
             continue
@@ -129,55 +116,52 @@ def images_under(variants: pa.StructArray, ids: Ints, commit_ts: Ints, schema: P
     return whole.to_batches()[0] if whole.num_rows else pieces[0]
 
 
-def net_rows(rows: pa.Table, schema: PastSchema, upto: int) -> Iterator[NetRows]:
+def net_rows(rows: pa.Table, schema: PastSchema, upto: int, *, chained: bool = False) -> Iterator[NetRows]:
     """The net change of each row among ``rows``: row changes of any tables, in the order of the upstream (columns ``NET_COLUMNS``).
 
-    Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones.
+    Images are under the columns of schema version ``upto``, of tables that are gone by then under their last ones. ``chained``: a row whose key is updated
+    is one row, else two.
     """
     if not rows.num_rows:
         return
     ends, which = schema.ends_of(rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy(), upto)
     kinds = [(table_id, int(job.version) if job is not None else 0) for table_id, job in ends]
     for table_id, gone_at in sorted(set(kinds)):
-        here = np.isin(which, [number for number, kind in enumerate(kinds) if kind == (table_id, gone_at)])
-        target = schema.table_of(table_id, gone_at - 1) if gone_at else schema.last_of(table_id, upto)
+        numbers = [number for number, kind in enumerate(kinds) if kind == (table_id, gone_at)]
+        here = np.isin(which, numbers)
+        target = schema.left_at(ends[numbers[0]], upto)
         # Of one table they are not copied.
         mine = rows if here.all() else rows.filter(pa.array(here))
-        yield _folded(mine.combine_chunks(), schema, target, gone=gone_at > 0)
+        yield _folded(mine.combine_chunks(), schema, target, gone=gone_at > 0, chained=chained)
 
 
-def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool) -> NetRows:
+def _folded(rows: pa.Table, schema: PastSchema, target: TableAt, *, gone: bool, chained: bool) -> NetRows:
     keys, before, after = (rows[name].combine_chunks() for name in ("row_key", "before", "after"))
     ids, commit_ts = rows["table_id"].to_numpy(), rows["commit_ts"].to_numpy()
-    codes, first, last = first_and_last(keys)
+    if chained and len(updates := key_updates(rows, schema)):
+        keys = pa.array(_chains(keys.dictionary_encode().indices.to_numpy().astype(np.int64), updates))
+    first, last = first_and_last(keys)
     was, now = (
         images_under(side.take(pa.array(at)), ids[at], commit_ts[at], schema, target) for side, at in ((before, first), (after, last))
     )
     was_there = before.is_valid().to_numpy(zero_copy_only=False)[first]
     now_there = after.is_valid().to_numpy(zero_copy_only=False)[last] & (not gone)
-    partners = _partners(rows, codes, len(first), schema)
-    # Where a key has been used for another row as well, each of the two rows is undone on its own.
-    alone = (was_there != now_there) & (was_there == now_there[partners]) & (now_there == was_there[partners])
-    partners = np.where((partners >= 0) & alone, partners, -1)
-    found = NetRows(target, keys.take(pa.array(first)), was, now, was_there, now_there, partners)
+    found = NetRows(target, was, now, was_there, now_there)
     return found.only(found.inserted | found.deleted | found.changed([c.name for c in target.info.target_columns()]))
 
 
-def _partners(rows: pa.Table, codes: Ints, count: int, schema: PastSchema) -> Ints:
-    """The partner (``NetRows.partners``) of each of ``count`` rows, whose keys have these codes: the row that it is at the other end of the span."""
-    found = np.full(count, -1, np.int64)
-    updates = set(key_updates(rows, schema).tolist())
-    origins: dict[int, int | None] = {}
-    for place in np.flatnonzero(pc.not_equal(rows["op"], "update").to_numpy()).tolist() if updates else ():
+def _chains(codes: Ints, updates: Ints) -> Ints:
+    """A number for the row that each change is of; ``codes``: of the keys. Where a key is updated, the row goes on under the key of the next change."""
+    found, row_of, fresh = codes.copy(), dict[int, int](), int(codes.max()) + 1
+    moves = set(updates.tolist())
+    for place in np.flatnonzero(np.isin(codes, codes[np.concatenate([updates, updates + 1])])).tolist():
         code = int(codes[place])
-        if place - 1 in updates:
-            continue
-        if place in updates:
-            origins[int(codes[place + 1])] = origins.get(code, code)
-        origins[code] = None
-    for code, origin in origins.items():
-        if origin is not None and origin != code:
-            found[code], found[origin] = origin, code
+        if place in moves:
+            row_of[int(codes[place + 1])] = found[place] = found[place + 1] = row_of.get(code, code)
+            # Who has the former key from here on is another row.
+            row_of[code], fresh = fresh, fresh + 1
+        elif place - 1 not in moves:
+            found[place] = row_of.get(code, code)
     return found
 
 
@@ -216,8 +200,7 @@ def typed_history(rows: pa.Table, schema: PastSchema, target: TableAt) -> pa.Tab
     was = first[rows["before"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)[first]]
     at = np.concatenate([was, np.arange(rows.num_rows)])
     sides = pa.concat_arrays([rows["before"].combine_chunks().take(pa.array(was)), rows["after"].combine_chunks()])
-    # Columns go on over a TRUNCATE, too.
-    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema.passing(schema.history.jobs), target)
+    images = images_under(sides, ids[at], rows["commit_ts"].to_numpy()[at], schema, target)
     commit_ts = np.concatenate([np.zeros(len(was), np.int64), rows["commit_ts"].to_numpy()])
     # Not its FinishedTS, which is later: rows of then may be in the table that follows.
     ended = np.array([schema.begin_of(int(job.version)) if job is not None else 0 for _, job in ends], np.int64)[which[at]]

@@ -4,7 +4,7 @@ Promises: nothing is written. Of the ledger only files are read whose statistics
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -36,11 +36,6 @@ WITHOUT_DDL = "give a span on one side of it, or other tables"
 _ALWAYS = (1 << 63) - 1
 
 
-def in_words(job: Job, commit_ts: int) -> str:
-    """A DDL, and when it was: its FinishedTS is later."""
-    return f"{job.query[:200].strip()} at {as_time(commit_ts)} ({commit_ts})"
-
-
 @dataclass(frozen=True, slots=True)
 class PastSchema:
     """The definitions of a ledger's rows."""
@@ -52,8 +47,6 @@ class PastSchema:
     """The schema version before the first, and after each of them."""
     loaded: frozenset[int] | set[int] = frozenset()
     """Tables that were there before the row changes of the ledger: they may have rows that it shows no change of."""
-    passed: frozenset[int] = frozenset()
-    """The DDL jobs whose effect on rows is among the changes (``taken_rows``): the table that they leave is the one before."""
 
     @classmethod
     def of(cls, history: SchemaHistory, ddls: Sequence[tuple[int, int]], loaded: frozenset[int] = frozenset()) -> "PastSchema":
@@ -96,7 +89,8 @@ class PastSchema:
         jobs = self.history.jobs_of_table(table_id, version, upto)
         for job in jobs:
             if (heir := self.heir_of(job, table_id)) is not None:
-                return (table_id, job) if self.takes_all(job) else self.end_of(heir, job.version, upto)
+                taken = job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES)
+                return (table_id, job) if taken else self.end_of(heir, job.version, upto)
         return table_id, (jobs[-1] if jobs and self.history.table_at(table_id, upto) is None else None)
 
     def ends_of(self, ids: Ints, commit_ts: Ints, upto: int) -> tuple[list[tuple[int, Job | None]], Ints]:
@@ -113,19 +107,10 @@ class PastSchema:
             return next((i for i in self.history.tables_of_job(job) if i not in (table_id, job.table_info.id)), None)
         return job.table_info.id if job.kind.new_table_id and job.table_info.id != table_id else None
 
-    def takes_all(self, job: Job) -> bool:
-        """Whether none of the rows of the table with an heir is in the heir."""
-        return job.kind.effect in (JobEffect.EMPTIES, JobEffect.EXCHANGES) and job.id not in self.passed
-
-    def around(self, job: Job) -> list[tuple[TableAt, TableAt]]:
-        """The tables whose rows a job takes: as they were, and as they are then."""
-        before = [t for i in self.history.tables_of_job(job) if (t := self.history.table_at(i, job.version - 1)) is not None]
-        heirs = [self.history.table_at(self.heir_of(job, t.table_id) or t.table_id, job.version) for t in before]
-        return [(table, heir) for table, heir in zip(before, heirs, strict=True) if heir is not None]
-
-    def passing(self, jobs: Iterable[int]) -> "PastSchema":
-        """The same definitions with the effect of these jobs on rows among the changes."""
-        return replace(self, passed=frozenset(jobs))
+    def left_at(self, end: tuple[int, Job | None], upto: int) -> TableAt:
+        """The table at one of ``ends_of``: of rows that a job took, as it was just before."""
+        table_id, gone = end
+        return self.last_of(table_id, upto) if gone is None else self.table_of(table_id, int(gone.version) - 1)
 
     def only(self, table_ids: set[int]) -> "PastSchema":
         """The definitions of some tables: small enough to ship to executors."""
@@ -153,8 +138,9 @@ class PastSchema:
         return self.history.tracks[table_id].entries if table_id in self.history.tracks else ()
 
     def in_words(self, job: Job) -> str:
-        """A DDL of the ledger, and its commit_ts."""
-        return in_words(job, self.begin_of(int(job.version)))
+        """A DDL of the ledger, and its commit_ts: its FinishedTS is later."""
+        commit_ts = self.begin_of(int(job.version))
+        return f"{job.query[:200].strip()} at {as_time(commit_ts)} ({commit_ts})"
 
     def begin_of(self, version: int) -> int:
         """The commit_ts after which rows are of ``version`` or a later one."""
@@ -279,28 +265,35 @@ class PastChanges:
         assert found is not None
         return found.read_all().sort_by(ORDER)
 
-    def taking(self, after_ts: int, upto_ts: int, ids: Ids) -> list[tuple[int, Job]]:
-        """The DDLs of a span that took rows of these tables, which mirrors have that are kept, each with its commit_ts."""
-        found = [(ts, job) for ts, job in self._ddls if after_ts < ts <= upto_ts and job.kind.effect in _TAKE]
-        return [(ts, job) for ts, job in found if ids is None or ids & set(self.schema.history.tables_of_job(job))]
+    def taking(self, after_ts: int, upto_ts: int, ids: Ids) -> list[Job]:
+        """The DDLs of a span that took rows of these tables, which mirrors have that are kept.
+
+        ``ConfigError``: the lake does not have such a table before.
+        """
+        history = self.schema.history
+        jobs = [job for job in self.jobs(after_ts, upto_ts) if job.kind.effect in _TAKE]
+        found = [job for job in jobs if ids is None or ids & set(history.tables_of_job(job))]
+        for job in found:
+            if all(history.table_at(i, job.version - 1) is None for i in history.tables_of_job(job)):
+                raise ConfigError(
+                    f"the lake has no definition of the table before {self.schema.in_words(job)}, and none of its rows; {WITHOUT_DDL}"
+                )
+        return found
+
+    def around(self, after_ts: int, upto_ts: int, ids: Ids, jobs: Iterable[Job]) -> Iterator[tuple[TableAt | None, TableAt]]:
+        """The tables among ``ids`` that jobs of a span took rows of: before the span, None if it has made them, and behind it."""
+        history, (then, now) = self.schema.history, map(self.schema.version_at, (after_ts, upto_ts))
+        touched = {i for job in jobs for i in history.tables_of_job(job)}
+        for table_id in sorted(history.tracks if ids is None else ids):
+            former = self.schema.former_ids(table_id)
+            if touched & former and (table := history.table_at(table_id, now)) is not None:
+                yield next((t for i in former if (t := history.table_at(i, then)) is not None), None), table
 
     def unfollowed(self, ids: set[int]) -> list[Job]:
         """The DDLs since the begin whose effect on rows of a table under its former ids, but for TRUNCATE, is not in the ledger."""
         jobs = [job for job in self.jobs(self.published.begin_ts, self.commit_ts) if job.kind.effect is not JobEffect.EMPTIES]
         # Each by the tables of its time: a former id is gone by now.
         return [job for job in jobs if self.schema.rowless([job], int(job.version) - 1, ids)]
-
-    def around(self, ts: int, job: Job, ids: Ids) -> list[tuple[TableAt, TableAt]]:
-        """The tables among ``ids`` whose rows a DDL at ``ts`` takes, as they were just before and as they are then.
-
-        ``ConfigError``: no moment is just before, or the tables are not known there.
-        """
-        pairs = [(t, heir) for t, heir in self.schema.around(job) if ids is None or ids & {t.table_id, heir.table_id}]
-        if not pairs:
-            raise ConfigError(f"the lake has no definition of the table before {in_words(job, ts)}, and none of its rows; {WITHOUT_DDL}")
-        if self.changes(ts - 1, ts, {t.table_id for t, _ in pairs}).num_rows:
-            raise ConfigError(f"the lake has no moment between {in_words(job, ts)} and the transaction before it; {WITHOUT_DDL}")
-        return pairs
 
     def require_images(self, after_ts: int, upto_ts: int, ids: Ids, known: Collection[int] = (), todo: str = WITHOUT_DDL) -> None:
         """Raises ``ConfigError`` if a DDL of the span took or gave rows of these tables without row changes, but for jobs that are ``known``.

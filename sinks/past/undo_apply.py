@@ -159,16 +159,6 @@ class _TableAttempt:
             self._leave(there[~good & ~before], CHANGED)
             ok[there] = good
         ok[list(self.left)] = False
-        # A row that somebody has changed under its new key stays there.
-        tied = np.flatnonzero((net.partners >= 0) & ok & ~ok[net.partners])
-        if len(tied):
-            was = net.was.take(pa.array(tied))
-            there_again = _is_in(undo.rows(was), undo.rows(self._present(was)))
-            for row, again in zip(tied.tolist(), there_again.tolist(), strict=True):
-                why = self.left[int(net.partners[row])]
-                # That nothing is under the new key is as before only if the row is under the former one.
-                self.left.setdefault(row, CHANGED if why == BEFORE and not again else why)
-            ok[tied] = False
 
     def delete(self) -> None:
         """DELETE what goes."""
@@ -190,7 +180,6 @@ class _TableAttempt:
             self._leave(came[same], BEFORE)
             self._leave(came[taken & ~same], TAKEN)
             self.ok[came] = ~same & ~taken
-            self._clash(came[(same | taken) & (undo.net.partners[came] >= 0)], TAKEN)
 
     def update(self) -> None:
         """UPDATE what is there under its key."""
@@ -225,7 +214,7 @@ class _TableAttempt:
 
     def _clash(self, rows: Ints, why: str) -> None:
         """Have the transaction tried without these rows, which then stay under the keys that they have."""
-        self.clashes |= dict.fromkeys(self.undo.net.with_partners(rows).tolist(), why)
+        self.clashes |= dict.fromkeys(rows.tolist(), why)
 
     def _leave(self, rows: Ints, why: str) -> None:
         self.left = dict.fromkeys(rows.tolist(), why) | self.left

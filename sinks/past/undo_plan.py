@@ -24,7 +24,9 @@ from pyspark_tidb_binlog.schemas.changes.change_rows import image_variants
 from pyspark_tidb_binlog.schemas.changes.typed_cells import typed
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, no_rows, spread
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import whole as whole_literals
 from pyspark_tidb_binlog.sinks.mysql.dialect import (
@@ -39,7 +41,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import (
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, form_of, join_cells, join_conditions, literals
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, OldRows, differ, key_numbers
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows
-from pyspark_tidb_binlog.sinks.past.past_changes import Ints, Mask
+from pyspark_tidb_binlog.sinks.past.past_changes import WITHOUT_DDL, Ints, Mask
 
 _TEXT = pa.string()
 UNDO = pa.schema(
@@ -222,6 +224,38 @@ def differences(nets: Iterable[NetRows]) -> pa.Table:
         }
         pieces.append(pa.table(cells, DIFFERENCE))
     return pa.concat_tables(pieces)
+
+
+def compared(table: TableAt, was: pa.RecordBatch, now: pa.RecordBatch) -> NetRows:
+    """The net changes that make the rows ``was`` of a table ``now``: images of mirrors, which know no handles. Rows with one key are one row.
+
+    ``ConfigError``: a mirror shows that it does not have a value of a row that is to come back.
+    """
+    columns, keys = table.info.target_columns(), table.info.unique_keys()
+    same = places_of(row_texts(columns, now), row_texts(columns, was))
+    was, now = was.filter(pa.array(same < 0)), now.take(pa.array(np.setdiff1d(np.arange(len(now)), same)))
+    _require_kept(table, was)
+    known = places_of(*(row_texts(keys[0], side) for side in (now, was))) if keys else np.full(len(was), -1, np.int64)
+    came = np.setdiff1d(np.arange(len(now)), known)
+    before, after = np.append(np.arange(len(was)), np.full(len(came), -1)), np.append(known, came)
+    was, now = (side.take(pa.array(at, mask=at < 0)) for side, at in ((was, before), (now, after)))
+    return NetRows(table, was, now, before >= 0, after >= 0)
+
+
+def _require_kept(table: TableAt, rows: pa.RecordBatch) -> None:
+    for column in table.info.target_columns():
+        cells = rows.column(column.name)
+        text = pa.types.is_binary(cells.type) and not column.charset.startswith(("utf8", "binary"))
+        if column.flag & ColumnFlag.NOT_NULL and cells.null_count:
+            what = "NULL in place of dates that no calendar has"
+        elif text and pc.any(pc.match_substring(cells, "\ufffd")).as_py():
+            what = "U+FFFD in place of bytes that are no UTF-8"
+        else:
+            continue
+        raise ConfigError(
+            f"column {column.name} of {table.schema}.{table.name} has {what} in the table before the span, so its rows cannot come back as they were; "
+            f"{WITHOUT_DDL}"
+        )
 
 
 def _variants(rows: NetRows, images: pa.RecordBatch, there: Mask) -> pa.StructArray:

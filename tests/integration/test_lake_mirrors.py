@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.sinks.lake import mirror_table
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState
 from tests.support.arena import Arena, counted, numbered
 from tests.support.bank_states import TOTAL
@@ -89,15 +88,6 @@ def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:
     assert_mirrored(name, lake, read)
     if name == "bank":
         assert set(totals(lake)) - {0} == {TOTAL}
-
-
-@pytest.mark.slow
-def test_files_of_wide_rows_are_written_again_after_renames(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Spark renames columns, so that files have other names of them than the table."""
-    monkeypatch.setattr(mirror_table, "_WIDE", -1)
-    test_ledger_and_mirrors_are_what_the_upstream_had("ddl", "sorted", "driver", 0.0, spark, tmp_path, request)
 
 
 @pytest.mark.parametrize(

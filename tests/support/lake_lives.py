@@ -108,6 +108,14 @@ def replicate(sink: LakeSink, steps: int = 6, upto: int = 1 << 62, case: str = C
     golden_messages.replicate(sink, case, spans_of(case, steps), upto)
 
 
+def replicated(lake: Path, steps: int = 6, upto: int = 1 << 62, case: str = CASE, mirrors: bool = False) -> LakeSink:
+    """The sink of a whole life, which is closed."""
+    sink = sink_of(lake, mirrors=mirrors)
+    replicate(sink, steps, upto, case)
+    sink.close()
+    return sink
+
+
 def replicate_loaded(sink: LakeSink, case: str, lake: Path) -> None:
     """The second half of a case, and all loads; the sink stays open."""
     begin = begin_of(case)

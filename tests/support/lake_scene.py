@@ -103,6 +103,13 @@ class LakeScene:
         finally:
             sink.close()
 
+    def moments(self, lake: Path, *ends: int) -> None:
+        """A life of a writer, with a moment at each of ``ends``, at which there are changes but at the last one."""
+        sink = self.sink(lake)
+        self.follow(sink, *ends[:-1])
+        self.play(sink, ends[-1])
+        sink.close()
+
 
 def followed_ts(sink: LakeSink) -> int:
     """The newest moment."""

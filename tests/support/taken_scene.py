@@ -47,4 +47,4 @@ def taken_rows(lake: Path) -> None:
     scene.ddl(72, job(8, 11, table(32, "log", [ID]), table_id=31, query="truncate table log"))
     scene.row(80, 32, 8, None, {"id": 8})
     scene.row(81, 20, 7, None, price(151, 13))
-    scene.run(lake, 35, 45, 65, 95)
+    scene.moments(lake, 10, 22, 30, 42, 50, 64, 70, 81, 95)

@@ -16,11 +16,13 @@ from pyspark_tidb_binlog.sinks.delta import checkpoint_table
 from pyspark_tidb_binlog.sinks.delta.appended_table import reason_of
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import (
     FILLED_UP,
+    FINDINGS_SCHEMA,
     SCHEMA,
     CheckpointRow,
     DeltaCheckpoint,
     Newest,
     as_table,
+    findings_as_table,
     joined,
     missing_findings,
     missing_rows,
@@ -64,8 +66,8 @@ class MemoryTable:
             raise OSError("the answer was lost")
 
 
-def row(batch_id: int, resolved_ts: int = 0) -> CheckpointRow:
-    return CheckpointRow(batch_id, resolved_ts - 1, resolved_ts or batch_id * 10)
+def row(batch_id: int, resolved_ts: int = 0, *findings: Finding) -> CheckpointRow:
+    return CheckpointRow(batch_id, resolved_ts - 1, resolved_ts or batch_id * 10, findings=findings)
 
 
 @pytest.fixture
@@ -114,18 +116,19 @@ def test_a_failed_write_is_reported_and_not_lost() -> None:
     writer.flush()
     assert writer.failure is None
     writer.close()
-    assert table.commits == [[0, 1]]
+    assert table.commits == [[0], [1]]
 
 
 def test_a_commit_whose_answer_was_lost_is_not_written_twice() -> None:
     table = MemoryTable(failures=1, commits_although_failing=True)
     writer = DeltaCheckpoint(table, interval=3600, retry_after=3600)
-    writer.record(row(0))
+    writer.fill_up(500, 7)
+    writer.record(row(0, 600))
     with pytest.raises(ReplicationError):
         writer.flush()
-    writer.record(row(1))
+    writer.record(row(1, 700))
     writer.close()
-    assert table.commits == [[0], [1]]
+    assert table.commits == [[FILLED_UP, 0], [1]]
 
 
 @pytest.mark.parametrize(
@@ -175,17 +178,6 @@ def test_filled_up_from_the_target(writer: DeltaCheckpoint, table: MemoryTable) 
     writer.fill_up(500, 7)
     writer.record(row(0, 600))
     writer.flush()
-    assert table.commits == [[FILLED_UP, 0]]
-
-
-def test_a_filled_up_row_whose_answer_was_lost_is_not_written_twice() -> None:
-    table = MemoryTable(failures=1, commits_although_failing=True)
-    writer = DeltaCheckpoint(table, interval=3600, retry_after=3600)
-    writer.fill_up(500, 7)
-    writer.record(row(0, 600))
-    with pytest.raises(ReplicationError):
-        writer.flush()
-    writer.close()
     assert table.commits == [[FILLED_UP, 0]]
 
 
@@ -275,10 +267,10 @@ class Odd(MemoryTable):
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
-        self._error = error
+        self._error, self.fails = error, True
 
     def append(self, rows: Sequence[CheckpointRow]) -> None:
-        if not self.commits and len(rows) < 3:
+        if self.fails:
             raise self._error
         super().append(rows)
 
@@ -293,9 +285,10 @@ def test_an_error_that_nobody_has_foreseen_is_seen_and_retried(error: BaseExcept
         assert any(one.exc_info for one in caplog.records), "with its trace"
         for i in (1, 2):
             writer.record(row(i))
+        table.fails = False
         eventually(lambda: not writer.pending)
         assert writer.failure is None
-    assert table.commits == [[0, 1, 2]]
+    assert [i for commit in table.commits for i in commit] == [0, 1, 2]
 
 
 class Untidy(MemoryTable):
@@ -445,9 +438,46 @@ def test_what_waits_while_the_table_cannot_be_written_is_bounded(monkeypatch: py
         for i in range(2000):
             writer.record(row(i))
             if i % 50 == 0:
-                eventually(lambda: writer.pending <= 32)
-        eventually(lambda: writer.pending <= 32)
+                eventually(lambda: writer.pending <= 48)
+        eventually(lambda: writer.pending <= 48)
         table._failures = 0
         eventually(lambda: not writer.pending)
     assert table.rows[-1].resolved_ts == row(1999).resolved_ts
     assert all(one.from_ts < two.resolved_ts for one, two in zip(table.rows, table.rows[1:], strict=False))
+
+
+ROWS = Finding(FindingKind.ROWS, "a row was not there", "`d`.`t`", tso(1_700_000_000_123), "id='x'", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("known", "batches"),
+    [
+        ((-1, 0), [-1, 3, 5]),
+        ((3, 0), [-1, 5]),
+        ((5, 0), [-1]),
+        ((5, 20), []),
+        ((-1, 19), [-1, 3, 5]),
+    ],
+)
+def test_each_batch_with_findings_once(known: tuple[int, int], batches: list[int]) -> None:
+    rows = [row(FILLED_UP, 20, ROWS), row(3, 30, ROWS, ROWS), row(4, 40), row(5, 50, ROWS)]
+    assert [r.batch_id for r in missing_findings(rows, *known)] == batches
+
+
+def test_findings_as_arrow() -> None:
+    found = findings_as_table(
+        [row(7, 90, ROWS, Finding(FindingKind.LOST, "gone"), Finding(FindingKind.ROWS, "one more", wanted=0, found=1))], "app"
+    )
+    assert found.schema == FINDINGS_SCHEMA
+    first, second, third = found.to_pylist()
+    assert (third["wanted"], third["found"]) == (0, 1)
+    assert (first["app_id"], first["batch_id"], first["kind"], first["key"], first["wanted"], first["found"]) == (
+        "app",
+        7,
+        "rows",
+        "id='x'",
+        1,
+        0,
+    )
+    assert first["committed_at"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    assert [second[name] for name in ("table", "commit_ts", "committed_at", "key", "wanted", "found", "words")] == [None] * 6 + ["gone"]

@@ -23,14 +23,14 @@ from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
-from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges, mirror_schema, read_rows
+from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_schema, read_rows
 from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.bank_states import TOTAL
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import load_case
-from tests.support.lake_lives import LOST, PAUSE, SHORT_PAST, life, replicate, sink_of
+from tests.support.lake_lives import LOST, PAUSE, SHORT_PAST, life, replicate, replicated, sink_of
 from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, moments, published, totals
@@ -65,9 +65,7 @@ def test_a_writer_that_is_killed_again_and_again_leaves_the_recorded_tables(case
 def test_a_writer_that_was_suspended_publishes_nothing_once_it_wakes(case: str, point: str, tmp_path: Path) -> None:
     with life(tmp_path, stop=point, mirrored=case) as first:
         eventually(first.is_stopped)
-        sink = sink_of(tmp_path, mirrors=True)
-        replicate(sink, case=case)
-        sink.close()
+        replicated(tmp_path, case=case, mirrors=True)
         at = moments(tmp_path)
         first.wake()
         # All of its steps may have been in the ledger before.
@@ -88,17 +86,13 @@ def test_writers_that_take_the_lease_from_each_other_leave_the_recorded_tables(t
 
 def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     end = load_case("bank").info["end_ts"]
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank", upto=end - (1 << 30))
-    sink.close()
+    sink = replicated(tmp_path, case="bank", upto=end - (1 << 30), mirrors=True)
     state = published(tmp_path)["g_bank.checking"]
     (kept,) = (table for table in sink.kept() if table.name == "g_bank.checking")
     size = sum(pa.table(DeltaTable(tmp_path / state.path).get_add_actions())["size_bytes"].to_pylist())
     assert (kept.bytes, kept.merged_ts, kept.state) == (size, state.upto_ts, "mirrored"), "what the Drainer's page shows"
     DeltaTable(tmp_path / state.path).delete("id < 100")
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank")
-    sink.close()
+    replicated(tmp_path, case="bank", mirrors=True)
     assert_mirrored("bank", tmp_path)
     assert "another program has committed version" in caplog.text
 
@@ -132,18 +126,14 @@ def test_a_failure_that_passes_is_no_more_than_a_delay(tmp_path: Path, monkeypat
         real(self, *given)
 
     monkeypatch.setattr(MirrorTable, "merge", merge)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank")
-    sink.close()
+    replicated(tmp_path, case="bank", mirrors=True)
     assert_mirrored("bank", tmp_path)
 
 
 def test_a_round_holds_a_file_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest moment may end where a file ends."""
     monkeypatch.setattr(mirrors, "_ROUND_BYTES", 1)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank")
-    sink.close()
+    replicated(tmp_path, case="bank", mirrors=True)
     assert_mirrored("bank", tmp_path)
 
 
@@ -303,16 +293,6 @@ def test_a_generated_column_that_becomes_a_plain_one_sets_its_table_aside() -> N
     before = info_of(column(2, "a"), column(3, "g", INT, generated_expr_string="`a` + 1", generated_stored=True))
     with pytest.raises(Unfollowed, match="column g was a generated one"):
         ColumnMapping.of(before, info_of(column(2, "a"), column(3, "g")), "alter table t modify column g int")
-
-
-def test_a_merge_has_no_column_in_common_with_the_table(tmp_path: Path) -> None:
-    """delta-rs panics on two columns of one name."""
-    schema, stamp = pa.schema([("id", pa.int64()), ("_gone", pa.int64()), ("_0", pa.int64())]), Stamp(1, 1)
-    mirror = MirrorTable.created(str(tmp_path / "t"), schema, stamp)
-    mirror.append(pa.table([[1, 2], [1, 2], [1, 2]], schema=schema), stamp)
-    rows, gone = pa.table([[1, 2], [7, None], [8, None]], schema=schema), pa.array([False, True])
-    mirror.merge(MirrorChanges(rows, pa.table({"id": pa.array([1, 2], pa.int64())}), gone, False), stamp)
-    assert [row for batch in mirror.read() for row in batch.to_pylist()] == [{"id": 1, "_gone": 7, "_0": 8}]
 
 
 def test_a_key_whose_bytes_are_no_text_is_refused() -> None:

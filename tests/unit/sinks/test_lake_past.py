@@ -1,6 +1,5 @@
 """What a lake keeps of its past, and large moments: which rows of ``snapshots`` stay, kills at every step, a suspended writer that wakes, pieces."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -24,9 +23,9 @@ from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
-from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, LedgerWrite
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable
 from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
 from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
@@ -35,7 +34,7 @@ from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.ddl_jobs import database, job, table
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
-from tests.support.lake_lives import LOST, SHORT_PAST, SHORT_RETENTION, life, replicate, sink_of
+from tests.support.lake_lives import LOST, SHORT_PAST, SHORT_RETENTION, life, replicate, replicated, sink_of
 from tests.support.lake_scene import LakeScene, cells_of
 from tests.support.mirror_rows import assert_mirrored, published, totals
 from tests.support.past_scene import past_of
@@ -198,9 +197,7 @@ def test_a_writer_that_is_killed_while_old_changes_go(point: str, tmp_path: Path
         with life(tmp_path, mirrored="bank", die=point, busy=True, short=True) as one:
             codes.append(one.ended())
     assert len(codes) > 1 and set(codes[:-1]) == {-signal.SIGKILL}
-    sink = sink_of(tmp_path / "whole")
-    replicate(sink, case="bank")
-    sink.close()
+    replicated(tmp_path / "whole", case="bank")
     begin_ts, found, whole = begin_of(tmp_path), ledger_of(tmp_path), ledger_of(tmp_path / "whole")
     assert [r for r in found if r["op"] == "ddl" or r["commit_ts"] > begin_ts] == [
         r for r in whole if r["op"] == "ddl" or r["commit_ts"] > begin_ts
@@ -324,11 +321,13 @@ def test_a_question_reads_only_files_of_its_time_and_tables(tmp_path: Path, monk
     here.create(state)
     batches = [commit(1200 + n, [*range(100, 105), *([900] if n in (13, 14) else [])]) for n in range(40)]
     for number, batch in enumerate(batches):
-        here.commit(replace(state, number=number + 1, commit_ts=1200 + number), [batch])
+        before, state = state, replace(state, number=number + 1, commit_ts=1200 + number)
+        here.commit(before, state, LedgerWrite([batch]))
     for module in (ledger, lake_table):
         monkeypatch.setattr(module, "RUN_BYTES", 3 * max(batch.nbytes for batch in batches) + 1)
     small = sorted(here.files(), key=lambda file: file.first_ts)
-    here.commit(replace(state, number=99, commit_ts=1240), parts=here.rewritten(small, lambda: False), gone=small)
+    parts = here.rewritten(small, lambda: False)
+    here.commit(state, replace(state, number=99, commit_ts=1240), LedgerWrite(parts=parts, gone=small))
     there = {tmp_path / "changes" / file.path for file in here.files()}
     assert len(there) == 10 and all("/runs/" in str(path) for path in there)
     none = pa.Table.from_pylist([], pa.schema([(name, pa.int64()) for name in COLUMNS]))
@@ -406,9 +405,7 @@ def test_what_no_moment_needs_is_gone(tmp_path: Path, short_past: None) -> None:
 def test_files_that_were_removed_just_now_stay(tmp_path: Path, short_past: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader may have a version of the last hours that no row names any more."""
     monkeypatch.setattr(upkeep, "KEPT_HOURS", 3)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, 12, case="bank")
-    sink.close()
+    sink = replicated(tmp_path, 12, case="bank", mirrors=True)
     assert sink._mirrors is not None
     files = parquet_files(tmp_path)
     sink._mirrors._old_versions.look()
@@ -449,32 +446,8 @@ def test_all_changes_of_a_row_are_in_one_piece(tmp_path: Path, monkeypatch: pyte
 def test_rows_that_are_too_many_come_in_pieces(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
     monkeypatch.setattr(net_changes, "PIECE_BYTES", 10_000)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case=case)
-    sink.close()
+    replicated(tmp_path, case=case, mirrors=True)
     assert_mirrored(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
-def test_files_of_wide_rows_are_written_again(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that a MERGE has written, of a table whose rows were not wide then."""
-    wide = itertools.cycle((False, True))
-    monkeypatch.setattr(MirrorTable, "_is_wide", lambda mirror: next(wide))
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case=case)
-    sink.close()
-    assert_mirrored(case, tmp_path)
-
-
-def test_a_table_is_wide_by_its_rows(tmp_path: Path) -> None:
-    """A file of one row has kilobytes that are no rows."""
-    stamp, schema = Stamp(1, 1), pa.schema([(f"c{number}", pa.string()) for number in range(50)])
-    mirror = MirrorTable.created(str(tmp_path), schema, stamp)
-    mirror.append(pa.table([["x"]] * 50, schema=schema), stamp)
-    assert sum(pa.table(DeltaTable(tmp_path).get_add_actions())["size_bytes"].to_pylist()) > 4_096
-    assert not mirror._is_wide()
-    mirror.append(pa.table([[os.urandom(20_000).hex() for _ in range(40)]] * 50, schema=schema), stamp)
-    assert mirror._is_wide()
 
 
 @pytest.mark.parametrize("case", ["keys", *(pytest.param(case, marks=pytest.mark.slow) for case in ("bank", "ddl", "types"))])
@@ -482,9 +455,7 @@ def test_small_files_of_a_mirror_become_few(case: str, tmp_path: Path, monkeypat
     """Behind merges and changes of columns; some are full, and closed."""
     monkeypatch.setattr(mirror_table, "_MOST_FILES", 1)
     monkeypatch.setattr(mirror_table, "RUN_BYTES", 2_000)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, 12, case=case)
-    sink.close()
+    replicated(tmp_path, 12, case=case, mirrors=True)
     assert_mirrored(case, tmp_path)
     for state in published(tmp_path).values():
         files = pa.table(DeltaTable(tmp_path / state.path, version=state.version).get_add_actions())["path"].to_pylist()

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.lake import upkeep
+from pyspark_tidb_binlog.sinks.lake import ledger, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_table import LiveFile
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeWriter, Ledger
@@ -37,7 +37,7 @@ from tests.support.ddl_jobs import INT, column, database, history, job, steps_of
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import spans_of
-from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, sink_of
+from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, replicated, sink_of
 from tests.support.lake_rows import ledger_of, net_rows, place
 from tests.support.recorded_tables import comparable, recorded_rows
 
@@ -46,9 +46,7 @@ from tests.support.recorded_tables import comparable, recorded_rows
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The ledger of one life without any trouble."""
     lake = tmp_path_factory.mktemp("whole")
-    sink = sink_of(lake)
-    replicate(sink)
-    sink.close()
+    replicated(lake)
     return ledger_of(lake)
 
 
@@ -136,20 +134,30 @@ def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
 
 
 @pytest.mark.parametrize(
-    "point", ["before-downstream-commit:2", "before-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"]
+    ("point", "busy"),
+    [
+        ("before-downstream-commit:4", False),
+        ("before-downstream-commit:2", True),
+        ("before-compaction-commit:1", True),
+        ("before-log-checkpoint:2", True),
+        ("after-log-checkpoint:2", True),
+    ],
 )
-def test_a_writer_that_was_suspended_within_its_upkeep_changes_nothing_once_it_wakes(
-    point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
+def test_a_writer_that_was_suspended_changes_nothing_once_it_wakes(
+    point: str, busy: bool, whole: list[dict[str, Any]], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It may write an old checkpoint of the log."""
-    outlive(tmp_path, point, busy=True)
+    """Within a commit, or within its upkeep, where it may write an old checkpoint of the log."""
+    if busy:
+        request.getfixturevalue("busy_upkeep")
+    outlive(tmp_path, point, busy)
     assert ledger_of(tmp_path) == whole
 
 
-def test_writers_that_take_the_lease_from_each_other_compact_it_and_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_writers_that_take_the_lease_from_each_other_leave_the_same(busy: bool, whole: list[dict[str, Any]], tmp_path: Path) -> None:
     with (
-        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as one,
-        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as other,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as one,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as other,
     ):
         assert (one.ended(), other.ended()) == (0, 0)
     assert ledger_of(tmp_path) == whole
@@ -165,18 +173,18 @@ def test_files_that_another_program_has_compacted_meanwhile_are_not_swapped(
     def compact() -> None:
         DeltaTable(tmp_path / "changes").optimize.compact()
 
-    def commit(state: Any, rows: Any = (), parts: Any = (), gone: Any = ()) -> None:
-        if gone and next(passes) % 2:
+    def commit(before: Any, state: Any, added: Any = ledger.NO_ROWS) -> None:
+        if added.gone and next(passes) % 2:
             compact()
             sink._ledger.load()
-        elif gone:
+        elif added.gone:
             look = sink._ledger.files
             monkeypatch.setattr(sink._ledger, "files", lambda: (look(), compact())[0])
             try:
-                real(state, rows, parts, gone)
+                real(before, state, added)
             finally:
                 monkeypatch.setattr(sink._ledger, "files", look)
-        real(state, rows, parts, gone)
+        real(before, state, added)
 
     monkeypatch.setattr(sink._ledger, "commit", commit)
     replicate(sink)
@@ -190,8 +198,6 @@ def test_what_no_version_needs_goes_and_what_a_version_got_meanwhile_stays(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_upkeep: None
 ) -> None:
     """A process that was suspended takes a file for an old one of no version, though a commit has it by now."""
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     sink = sink_of(tmp_path)
     replicate(sink)
     changes = tmp_path / "changes"
@@ -282,17 +288,6 @@ def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
 
 
-def test_a_writer_that_was_suspended_within_a_commit_writes_nothing_once_it_wakes(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    outlive(tmp_path, "before-downstream-commit:4")
-    assert ledger_of(tmp_path) == whole
-
-
-def test_writers_that_take_the_lease_from_each_other_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    with life(tmp_path, lease_timeout=0.02, again=True) as one, life(tmp_path, lease_timeout=0.02, again=True) as other:
-        assert (one.ended(), other.ended()) == (0, 0)
-    assert ledger_of(tmp_path) == whole
-
-
 def test_a_start_goes_on_from_where_the_writer_that_it_waited_for_has_ended(whole: list[dict[str, Any]], tmp_path: Path) -> None:
     with life(tmp_path, stop="before-downstream-commit:4") as first:
         eventually(first.is_stopped)
@@ -342,8 +337,6 @@ def test_commits_of_other_programs_come_between_and_the_steps_are_committed_anew
 def test_an_answer_that_is_lost_is_found_to_be_committed(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     real = write_deltalake
 
     def write(*given: Any, **more: Any) -> None:
@@ -351,9 +344,7 @@ def test_an_answer_that_is_lost_is_found_to_be_committed(
         raise OSError("the answer is lost")
 
     monkeypatch.setattr(ledger, "write_deltalake", write)
-    sink = sink_of(tmp_path)
-    replicate(sink)
-    sink.close()
+    replicated(tmp_path)
     assert ledger_of(tmp_path) == whole
 
 
@@ -375,9 +366,7 @@ def test_a_ledger_that_was_restored_is_not_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("older", ["changes", "nothing", "snapshots"])
 def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> None:
     """Mirrors ahead of their ledger would have rows twice, and behind its begin lose some."""
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, steps=3)
-    sink.close()
+    replicated(tmp_path, steps=3, mirrors=True)
     ledger, snapshots = Ledger(str(tmp_path)), Snapshots(str(tmp_path))
     state, moment = ledger.load(), snapshots.load()
     assert state is not None and moment is not None and state.commit_ts == moment.resolved_ts
@@ -385,7 +374,7 @@ def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> N
         shutil.rmtree(tmp_path / "changes")
     else:
         later = {"changes": {"commit_ts": moment.resolved_ts - 1}, "snapshots": {"begin_ts": moment.resolved_ts + 1, "commit_ts": 1 << 62}}
-        ledger.commit(replace(state, **later[older]))
+        ledger.commit(state, replace(state, **later[older]))
     with pytest.raises(ApplyError, match="has parts of different moments: its snapshots are of .* Restore all of it from one backup"):
         opened(tmp_path, mirrors=True)
 
@@ -393,8 +382,6 @@ def test_parts_of_different_backups_are_refused(older: str, tmp_path: Path) -> N
 def test_a_full_disk_is_named_and_the_next_start_goes_on(
     whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_tidb_binlog.sinks.lake import ledger
-
     real, left = write_deltalake, [5]
 
     def write(*given: Any, **more: Any) -> None:
@@ -455,9 +442,7 @@ def test_an_idle_writer_shows_that_it_lives(tmp_path: Path) -> None:
 
 
 def test_files_of_a_commit_have_the_ends_of_what_they_hold(whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    sink = sink_of(tmp_path)
-    replicate(sink)
-    sink.close()
+    replicated(tmp_path)
     files = pa.table(DeltaTable(tmp_path / "changes").get_add_actions(flatten=True)).to_pylist()
     assert len(files) > 3
     assert all(f["min.commit_ts"] <= f["max.commit_ts"] <= f["max.resolved_ts"] and f["null_count.table_id"] == 0 for f in files)
@@ -499,9 +484,7 @@ def test_a_change_that_came_from_two_pumps_is_one_row() -> None:
 
 def test_null_of_a_json_column_is_told_from_jsons_null(tmp_path: Path) -> None:
     """By the recorded tables: NULL is no field, JSON's null is one."""
-    sink = sink_of(tmp_path)
-    replicate(sink, case="types")
-    sink.close()
+    replicated(tmp_path, case="types")
     left, history, seen = net_rows(ledger_of(tmp_path)), load_case("types").history, set()
     for name, rows in left.items():
         info = history.find(*name.split("."), history.newest_version).info  # type: ignore[union-attr]
@@ -570,8 +553,7 @@ def test_rows_reach_as_far_as_the_newest_state(tmp_path: Path) -> None:
     before = follower.load()
     sinks[0].close()
     replicate(sinks[1])
-    assert follower._table is not None
-    state = follower._newest_state(follower._table)
+    state = follower._newest()
     assert before is not None and before.commit_ts is not None and state.commit_ts is not None and state.commit_ts > before.commit_ts
     span = follower.span(0, (), state.commit_ts)
     rows = pa.concat_tables([span.ddls(["commit_ts"]), pa.Table.from_batches(span.changes(["commit_ts"]))])
