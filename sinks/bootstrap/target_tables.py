@@ -16,8 +16,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
-from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedTable, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyRecord, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
@@ -120,6 +119,12 @@ class TargetTables:
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self.session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
 
+    def empty(self, schema: str, name: str) -> None:
+        """Remove the rows of a table that a copy has filled, if it is there."""
+        with self._alone():
+            if self.is_there(schema, name):
+                self.session.execute(f"TRUNCATE TABLE {table_name(schema, name)}")
+
     def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
         """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
         with self._alone():
@@ -134,29 +139,26 @@ class TargetTables:
                 return str(error)
             return ""
 
-    def has_statement(self, wanted: WantedTable) -> bool:
-        """Whether a statement creates the object there; if not, the log has named the loss."""
-        return bool(rewrite(making(wanted, Routes.of(self._apply)), self._dialect, restored=False).sql)
-
     def require_still_there(self, tables: Iterable[CopiedTable]) -> None:
         """Check that what is recorded as copied is at the target.
 
         Raises:
             BootstrapRefused: somebody has emptied or dropped it since.
         """
-        schema, counts = self._lease.schema, copy_record.counted_by_table(self.session, self._lease.cluster_id, self._lease.schema)
+        schema = self._lease.schema
+        counts = CopyRecord(self.session, self._lease.cluster_id, schema).counted()
         lost = []
         for table in (t for t in tables if t.to and t.state in (CopyState.EMPTY, CopyState.DONE)):
-            rows = table.rows if table.state is CopyState.DONE else counts.get((table.schema, table.name), 0)
+            rows = table.rows if table.state is CopyState.DONE else counts.get(table.key, 0)
             if not self.is_there(*table.place) or (rows and is_empty(self.session, *table.place)):
                 lost.append(".".join(table.place))
         if lost:
             raise BootstrapRefused(
-                f"{', '.join(lost[:5])}: {schema}.{copy_record.TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
+                f"{', '.join(lost[:5])}: {schema}.{TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
                 "target was rebuilt or the table emptied, start with --bootstrap-restart, which copies everything again"
             )
 
-    def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
+    def rows_in(self, tables: Iterable[tuple[str, str]]) -> list[str]:
         """The tables that exist and have rows."""
         found = (name for name in tables if self.is_there(*name) and not is_empty(self.session, *name))
         return [f"{schema}.{table}" for schema, table in found]
