@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import (
     CopiedRange,
     CopiedTable,
@@ -32,7 +31,6 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import (
     CopyProgress,
     CopyRecord,
     CopyState,
-    RecordedCopy,
     lost,
 )
 from pyspark_tidb_binlog.sinks.bootstrap.copy_start import CopyStart
@@ -60,9 +58,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COPIED = pa.schema([pa.field("place", pa.int64(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
-"""What a task did."""
 _TABLES_AT_ONCE = 32
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +104,7 @@ class Bootstrap:
         self._sources: KeptSessions | None = None
         self._looking = threading.Lock()
         self._looked: CopyProgress | None = None
+        self._look_again = 0.0
         self._before: tuple[float, int, int] | None = None
         """When the copy began or went on, the rows that were copied then, and about how many there are."""
 
@@ -127,12 +125,16 @@ class Bootstrap:
             for attempt in self._target.attempts():
                 with attempt:
                     record = start.recorded()
-                    self._before = begun, self._copied_rows(record), sum(t.rows for t in record.tables)
+                    self._before = begun, record.copied, sum(t.rows for t in record.tables)
             failpoints.point("after-bootstrap-begin")
             _log.info("copying %d tables at %d (%s) from %s", len(tables), head.ts, as_time(head.ts), self._upstream.where)
             for attempt in self._target.attempts():
                 with attempt:
-                    self._copy(start)
+                    self._clear(start)
+            for first in range(0, len(tables), _TABLES_AT_ONCE):
+                self._copy_group(start, tables[first : first + _TABLES_AT_ONCE])
+            for attempt in self._target.attempts():
+                with attempt:
                     made = self._make_others(start, others)
             failpoints.point("before-bootstrap-record")
             for attempt in self._target.attempts():
@@ -153,41 +155,49 @@ class Bootstrap:
     def _at(self, head: CopyHead) -> AbstractContextManager[Session]:
         return self._upstream.at(head.ts, self._sources_at(head.ts))
 
-    def _copy(self, start: CopyStart) -> None:
-        """Copy all tables, from where the record is."""
-        record, by_name = start.load(), {(t.schema, t.name): t for t in start.tables}
-        for old in (t for t in (*record.tables, *record.others) if t.given_up and t.key not in by_name and start.keeps(t)):
-            with self._target.tables() as there:
+    def _clear(self, start: CopyStart) -> None:
+        """Remove what a copy that was given up has at the target and this one does not copy in its place, and make the databases."""
+        record, mine = start.load(), {(t.schema, t.name) for t in start.tables}
+        with self._target.tables() as there:
+            for old in (t for t in (*record.tables, *record.others) if t.given_up and t.key not in mine and start.keeps(t)):
                 self._cleared(start.head, there, old, forgotten=True)
-            _log.info("%s.%s is removed: the copy that is given up had made it", *old.place)
-        if start.head.kind is CopyKind.FIRST:
-            with self._target.tables() as there:
+                _log.info("%s.%s is removed: the copy that is given up had made it", *old.place)
+            if start.head.kind is CopyKind.FIRST:
                 for schema, info in self._databases():
                     there.make_database(schema, info)
-        left = [(t, by_name[t.key]) for t in record.unfinished if t.key in by_name]
-        for first in range(0, len(left), _TABLES_AT_ONCE):
-            self._copy_group(start.head, left[first : first + _TABLES_AT_ONCE])
 
-    def _copy_group(self, head: CopyHead, group: Sequence[tuple[CopiedTable, TableAt]]) -> None:
+    def _copy_group(self, start: CopyStart, group: Sequence[TableAt]) -> None:
         """Copy tables whose ranges go to Spark together, so that small ones do not wait for each other."""
-        work: list[tuple[CopyPlan, CopiedRange]] = []
-        for copied, table in group:
-            self._raise_if_stopped()
-            plan = CopyPlan(table, self._selection.routes.moved(table), self._selection.routes.condition_of(table))
-            if copied.state is CopyState.PLANNED:
-                self._prepare(head, copied, plan)
-            with self._target.tables() as tables, self._target.record() as record:
-                plan = tables.as_made(plan)
-                work += [(plan, part) for part in record.ranges(copied) if not part.done]
-            failpoints.point("after-bootstrap-empty")
-        self._copy_by_executors(head, [(plan, part) for plan, part in work if not plan.where])
-        self._copy_conditioned(head, [(plan, part) for plan, part in work if plan.where])
-        for copied, _ in group:
-            with self._target.transaction() as record:
-                rows = record.note_done(head, copied)
+        head = start.head
+        for attempt in self._target.attempts():
+            with attempt:
+                recorded = {t.key: t for t in start.load().unfinished}
+                left = [(recorded[t.schema, t.name], t) for t in group if (t.schema, t.name) in recorded]
+                work = [part for copied, table in left for part in self._prepared(head, copied, table)]
+                with self._target.record() as record:
+                    limits = PlanLimits().within(record.session.max_allowed_packet)
+        place = CopyPlace(self._upstream, head.ts, self._apply, self._lease, limits)
+        self._copy_by_executors(place, [(plan, part) for plan, part in work if not plan.where])
+        self._copy_conditioned(place, [(plan, part) for plan, part in work if plan.where])
+        for copied, _ in left:
+            for attempt in self._target.attempts():
+                with attempt, self._target.transaction() as record:
+                    rows = record.note_done(head, copied)
             _log.info("copied %s.%s: %d rows", *copied.key, rows)
             failpoints.point("after-bootstrap-table")
         self._raise_if_stopped()
+
+    def _prepared(self, head: CopyHead, copied: CopiedTable, table: TableAt) -> list[tuple[CopyPlan, CopiedRange]]:
+        """The ranges that are left of a table, which is ready for them."""
+        self._raise_if_stopped()
+        plan = CopyPlan(table, self._selection.routes.moved(table), self._selection.routes.condition_of(table))
+        if copied.state is CopyState.PLANNED:
+            self._prepare(head, copied, plan)
+        with self._target.tables() as tables, self._target.record() as record:
+            plan = tables.as_made(plan)
+            ranges = record.ranges(copied)
+        failpoints.point("after-bootstrap-empty")
+        return [(plan, part) for part in ranges if not part.done]
 
     def _prepare(self, head: CopyHead, copied: CopiedTable, plan: CopyPlan) -> None:
         """Make a table ready, and record its ranges."""
@@ -213,7 +223,7 @@ class Bootstrap:
         with self._target.transaction() as record:
             # In its transaction: what the server has of the record, it also has of the DDLs before.
             if lasting and not is_empty(record.session, *copied.place):
-                raise lost(f"{wanted.label} does not exist or has rows, although the copy made or emptied it")
+                raise lost(f"{wanted.target.label} does not exist or has rows, although the copy made or emptied it")
             record.note_empty(head, copied, ranges)
             if losses:
                 note_copied(record.session, self._apply, self._lease.cluster_id, head.ts, plan.source, "derived", losses)
@@ -241,7 +251,7 @@ class Bootstrap:
         names = {(t.schema, t.name) for t in start.tables}
         tables = [t for t in start.load().tables if t.key in names]
         with self._target.transaction() as record:
-            missing = [w.label for w in made if not kinds_of(record.session, w.target.schema, w.target.name)]
+            missing = [w.target.label for w in made if not kinds_of(record.session, w.target.schema, w.target.name)]
             if start.head.kind is CopyKind.FIRST:
                 databases = databases_of(record.session)
                 missing += [schema for schema, _ in self._databases() if schema.lower() not in databases]
@@ -266,12 +276,12 @@ class Bootstrap:
         made_before = {t.key for t in start.load().others}
         with self._at(start.head) as source:
             waiting = [self._wanted(source, table) for table in others]
-            given = {w.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
+            given = {w.target.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
         for wanted in [w for w in waiting if (w.source.schema, w.source.name) not in made_before]:
             with self._target.tables() as tables:
                 theirs = tables.is_there(wanted.target.schema, wanted.target.name)
             if theirs:
-                _log.warning("%s was at the target before the copy, and stays as it is", wanted.label)
+                _log.warning("%s was at the target before the copy, and stays as it is", wanted.target.label)
                 waiting.remove(wanted)
                 continue
             view = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE, to=start.destination(wanted.source), made=True)
@@ -280,15 +290,15 @@ class Bootstrap:
         accepted: list[WantedTable] = []
         while waiting:
             with self._target.tables() as tables:
-                why = {w.label: tables.make_other(w, self._history) for w in waiting}
-                made = [w for w in waiting if not why[w.label]]
+                why = {w.target.label: tables.make_other(w, self._history) for w in waiting}
+                made = [w for w in waiting if not why[w.target.label]]
                 # MySQL has no sequences: the log has named the loss.
                 accepted += [w for w in made if kinds_of(tables.session, w.target.schema, w.target.name)]
-            waiting = [w for w in waiting if why[w.label]]
+            waiting = [w for w in waiting if why[w.target.label]]
             if not made:
                 self._leave_out(start.head, waiting, why)
                 break
-        setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.label)) is not None]
+        setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.target.label)) is not None]
         with self._target.transaction() as record:
             findings = set_sequences(record.session, setvals)
         for finding in findings:
@@ -297,42 +307,41 @@ class Bootstrap:
 
     def _leave_out(self, head: CopyHead, refused: Sequence[WantedTable], why: Mapping[str, str]) -> None:
         """Record views and sequences that the target refuses; the stream tries a view again."""
-        _log.warning("the target refuses these views or sequences; create them there by hand: %s", ", ".join(w.label for w in refused))
+        _log.warning(
+            "the target refuses these views or sequences; create them there by hand: %s", ", ".join(w.target.label for w in refused)
+        )
         with self._target.record() as plain:
             ensure_ddl_table(plain.session, self._apply)
         with self._target.transaction() as record:
             for wanted in refused:
                 record.forget((wanted.source.schema, wanted.source.name))
                 if wanted.source.info.is_view:
-                    words = [view_waits(wanted.label, why[wanted.label])]
+                    words = [view_waits(wanted.target.label, why[wanted.target.label])]
                     note_copied(record.session, self._apply, self._lease.cluster_id, head.ts, wanted.source, LEFT_OUT, words)
 
-    def _copy_by_executors(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+    def _copy_by_executors(self, place: CopyPlace, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         if not work:
             return
         target, apply = self._shipped, self._apply
-        place = self._place(head)
-        todo = tuple(work)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sources = place.upstream.sessions_of_process(place.ts)
             sessions, policy = kept_sessions(target.target(), apply), patient(apply.retry_seconds)
             for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    plan, part = todo[number]
-                    rows = sum(RangeCopy(place, plan, sources).run(part, sessions.use, policy))
-                    yield pa.RecordBatch.from_pylist([{"place": number, "rows": rows}], schema=COPIED)
+                for plan, part in (work[number] for number in batch.column(0).to_pylist()):
+                    for _ in RangeCopy(place, plan, sources).run(part, sessions.use, policy):
+                        pass
+                yield batch
 
-        frame = self._spark.range(0, len(todo), 1, len(todo)).mapInArrow(run, ddl_of(COPIED))
+        frame = self._spark.range(0, len(work), 1, len(work)).mapInArrow(run, "id long")
         try:
             unless_stopped(self._spark, self._stop.is_set, frame.toArrow)
         except PySparkException:
             self._raise_if_stopped()
             raise
 
-    def _copy_conditioned(self, head: CopyHead, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
+    def _copy_conditioned(self, place: CopyPlace, work: Sequence[tuple[CopyPlan, CopiedRange]]) -> None:
         """Copy ranges from the driver: a condition is Spark's to evaluate, and a chunk is one transaction."""
-        place = self._place(head)
         for plan, part in work:
             condition = Condition(plan.source, plan.where)
             require(self._spark, condition)
@@ -340,19 +349,15 @@ class Bootstrap:
             def hidden(read: Columns, plan: CopyPlan = plan, condition: Condition = condition) -> frozenset[int]:
                 return hidden_places(self._spark, arrow_of(plan.read, read), condition)
 
-            for _ in RangeCopy(place, plan, self._sources_at(head.ts), hidden).run(part, self._target.sessions.use, self._target.policy):
+            for _ in RangeCopy(place, plan, self._sources_at(place.ts), hidden).run(part, self._target.sessions.use, self._target.policy):
                 self._raise_if_stopped()
-
-    def _place(self, head: CopyHead) -> CopyPlace:
-        with self._target.record() as record:
-            limits = PlanLimits().within(record.session.max_allowed_packet)
-        return CopyPlace(self._upstream, head.ts, self._apply, self._lease, limits)
 
     @property
     def copied(self) -> CopyProgress | None:
-        """The progress, for any thread: read from the target, by one thread at a time; None = not known yet."""
-        if self._before is not None and self._looking.acquire(blocking=False):
+        """The progress, for any thread: read from the target, at most once a second and by one thread; None = not known yet."""
+        if self._before is not None and time.monotonic() >= self._look_again and self._looking.acquire(blocking=False):
             try:
+                self._look_again = time.monotonic() + _LOOK_SECONDS
                 self._looked = self._progress(*self._before)
             except ApplyError as error:
                 _log.debug("the progress of the copy cannot be read: %s", error)
@@ -362,19 +367,12 @@ class Bootstrap:
 
     def _progress(self, since: float, before: int, expected: int) -> CopyProgress | None:
         with connect(self._config.target, self._apply) as session:
-            record = CopyRecord(session, self._lease.cluster_id, self._lease.schema)
-            found, counted = record.load(), record.counted()
+            found = CopyRecord(session, self._lease.cluster_id, self._lease.schema).load()
         if found is None:
             return None
-        rows = found.rows(counted)
+        tables, rows = len(found.tables), found.copied
         rate = (rows - before) / max(time.monotonic() - since, 0.1)
-        return CopyProgress(
-            len(found.tables), len(found.tables) - len(found.unfinished), rows, max(expected, rows) if expected else 0, rate
-        )
-
-    def _copied_rows(self, found: RecordedCopy) -> int:
-        with self._target.record() as record:
-            return found.rows(record.counted())
+        return CopyProgress(tables, tables - len(found.unfinished), rows, max(expected, rows) if expected else 0, rate)
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):

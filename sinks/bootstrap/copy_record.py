@@ -6,7 +6,7 @@ of a range changes in the transaction of its table rows. So a later life continu
 
 import enum
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,6 +78,8 @@ class CopiedTable:
     """Whether a copy has made it at the target, where nothing of the name was."""
     given_up: bool = False
     """Whether the target has it, or rows of it, by a copy that is not continued. They are removed before the table is copied."""
+    copied: int = 0
+    """How many rows of it are at the target, as far as ``CopyRecord.load`` knows."""
 
     @property
     def key(self) -> TableName:
@@ -127,9 +129,10 @@ class RecordedCopy:
         """The tables that are not copied completely."""
         return tuple(t for t in self.tables if t.state is not CopyState.DONE)
 
-    def rows(self, counted: Mapping[TableName, int]) -> int:
-        """The rows that are copied; ``counted``: of tables that are not done."""
-        return sum(counted.values()) + sum(t.rows for t in self.tables if t.state is CopyState.DONE)
+    @property
+    def copied(self) -> int:
+        """The rows that are copied."""
+        return sum(t.copied for t in self.tables)
 
     @property
     def begun(self) -> bool:
@@ -227,8 +230,11 @@ class CopyRecord:
             if error.errno in ABSENT:
                 return None
             raise
+        sql = f"SELECT table_schema, table_name, SUM(copied) FROM {self._table} WHERE cluster_id = %s AND unit >= 0 GROUP BY table_schema, table_name"
+        copied = {(database, name): int(count) for database, name, count in self.session.query(sql, [self._cluster_id])}
         heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, kind, ts, state, *_ in rows if (db, name) == _HEAD]
         found = [_table((db, name), ts, *row) for db, name, _, ts, *row in rows if (db, name) != _HEAD]
+        found = [replace(t, copied=t.rows if t.state is CopyState.DONE else copied.get(t.key, 0)) for t in found]
         others = tuple(t for t in found if t.state is CopyState.MADE)
         return RecordedCopy(heads[0], tuple(t for t in found if t not in others), others) if heads else None
 
@@ -255,7 +261,13 @@ class CopyRecord:
             self.locked(table.key)
 
     def note_empty(self, head: CopyHead, table: CopiedTable, ranges: Sequence[KeyRange]) -> None:
-        """Record that the table is at the target without a row, and is copied in these ranges."""
+        """Record that the table is at the target without a row, and is copied in these ranges.
+
+        Raises:
+            ApplyError: its row does not say what ``table`` does, because the target has lost what it had committed.
+        """
+        if (state := self.locked(table.key).state) not in (table.state, CopyState.EMPTY):
+            raise lost(f"{table.schema}.{table.name}: its state in {self._schema}.{TABLE} is {state}, although it was {table.state}")
         self._forget_ranges(table)
         for unit, within in enumerate(ranges):
             self._insert(head, table.key, unit, "open", within.to_json(), 0, 0)
@@ -338,11 +350,6 @@ class CopyRecord:
         if self.locked(_HEAD).state not in (CopyState.DONE, CopyState.JOINED):
             raise lost(f"{self._schema}.{TABLE} does not record the copy as done, although the copy has recorded it")
         self._set_head(CopyState.JOINED)
-
-    def counted(self) -> dict[TableName, int]:
-        """The rows that are copied of each table that is not done yet."""
-        sql = f"SELECT table_schema, table_name, SUM(copied) FROM {self._table} WHERE cluster_id = %s AND unit >= 0 GROUP BY table_schema, table_name"
-        return {(database, name): int(rows) for database, name, rows in self.session.query(sql, [self._cluster_id])}
 
     def locked(self, table: TableName) -> CopiedTable:
         """A table as it is recorded; its row is locked until this transaction ends.

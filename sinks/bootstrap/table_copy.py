@@ -68,11 +68,6 @@ class CopyPlan:
         """The columns that are read: a condition may need others than are written."""
         return self.source.info.target_columns() if self.where else self.columns
 
-    @property
-    def label(self) -> str:
-        """Its name upstream."""
-        return f"{self.source.schema}.{self.source.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
@@ -157,7 +152,7 @@ class RangeCopy:
         yield from RowTexts(shape, b"", texts, np.full(count, self.place.ts), limits.max_rows, zeros, notes).split(limits.max_bytes)
 
     def _insert(self, session: Session, statement: Statement) -> None:
-        label = self.plan.label
+        label = self.plan.source.label
         if words := session.too_large(statement.sql):
             raise ApplyError(f"{label} cannot be copied: {words}", PACKET_TOO_LARGE)
         try:

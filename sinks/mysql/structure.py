@@ -90,6 +90,11 @@ class TargetKey:
         """Whether it is the primary key."""
         return self.name.upper() == "PRIMARY"
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Its columns, in lower case."""
+        return frozenset(name.lower() for name, _ in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:

@@ -648,6 +648,27 @@ def test_a_first_load_whose_end_is_lost_when_the_checkpoint_is_made(
     assert run_sql(mariadb, "SELECT DISTINCT b FROM shop.log") == [("stays",)]
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_table_that_a_later_life_lets_in_and_the_target_loses(
+    there: bool, run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``there``: somebody has made it at the target, empty."""
+    run.begin(ALL, ignore_table=(TableName("shop", "log"),))
+    as_before_its_checkpoint(run, mariadb, "done")
+    if there:
+        run_sql(mariadb, "CREATE TABLE shop.log (a INT, b VARCHAR(10))")
+
+    def lose() -> None:
+        run_sql(mariadb, "DELETE FROM shop.log" if there else "DROP TABLE shop.log")
+        run_sql(mariadb, f"DELETE FROM {MARKS}.spark_bootstrap WHERE table_name = 'log'")
+
+    with monkeypatch.context() as patch:
+        losing(patch, Bootstrap, "run", lose)
+        run.begin(ignore_table=())
+    assert state(mariadb) == "joined"
+    same(run, source, mariadb, *SMALL)
+
+
 def test_a_first_load_half_done_behind_the_checkpoint(run: BootstrappedStream, mariadb: PrivateMariaDB, source: PrivateMariaDB) -> None:
     run.begin(ALL)
     more_changes(run, 1)

@@ -56,7 +56,7 @@ def test_a_copy_is_done_and_joined_where_each_table_is(record: CopyRecord) -> No
         record.note_joined()
     found = record.load()
     assert found is not None and found.joined
-    assert found.tables == tuple(replace(t, state=CopyState.DONE) for t in (A, B))
+    assert found.tables == tuple(replace(t, state=CopyState.DONE, copied=5) for t in (A, B))
 
 
 def test_a_table_whose_end_is_lost_keeps_the_whole_from_being_done(record: CopyRecord) -> None:
