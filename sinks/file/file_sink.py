@@ -9,7 +9,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,13 +177,11 @@ def end_of(directory: Path, commit_ts: int) -> FilePosition:
 
 def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
     end = FilePosition(file.index, 0)
-    try:
+    with suppress(TornRecord):
         for record in read_records(directory / file.name):
             if commit_ts_of(record.payload) > commit_ts:
-                return end
+                break
             end = record.end
-    except TornRecord:
-        pass
     return end
 
 
@@ -191,11 +189,9 @@ def last_ts_of(directory: Path) -> int:
     """Return the commit_ts of the last binlog; 0 if the directory has none."""
     for file in reversed(files_in(directory)):
         last = b""
-        try:
+        with suppress(TornRecord):
             for record in read_records(directory / file.name):
                 last = record.payload
-        except TornRecord:
-            pass
         if last:
             return commit_ts_of(last)
     return 0
