@@ -277,16 +277,15 @@ class Bootstrap:
         with self._at(start.head) as source:
             waiting = [self._wanted(source, table) for table in others]
             given = {w.target.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
-        for wanted in [w for w in waiting if (w.source.schema, w.source.name) not in made_before]:
-            with self._target.tables() as tables:
-                theirs = tables.is_there(wanted.target.schema, wanted.target.name)
-            if theirs:
-                _log.warning("%s was at the target before the copy, and stays as it is", wanted.target.label)
-                waiting.remove(wanted)
-                continue
-            view = CopiedTable(wanted.source.schema, wanted.source.name, CopyState.MADE, to=start.destination(wanted.source), made=True)
-            with self._target.transaction() as record:
-                record.add(start.head, [view])
+        fresh = [w for w in waiting if (w.source.schema, w.source.name) not in made_before]
+        with self._target.tables() as tables:
+            theirs = [w for w in fresh if tables.is_there(w.target.schema, w.target.name)]
+        for wanted in theirs:
+            _log.warning("%s was at the target before the copy, and stays as it is", wanted.target.label)
+            waiting.remove(wanted)
+        with self._target.transaction() as record:
+            ours = (w.source for w in fresh if w not in theirs)
+            record.add(start.head, [CopiedTable(t.schema, t.name, CopyState.MADE, to=start.destination(t), made=True) for t in ours])
         accepted: list[WantedTable] = []
         while waiting:
             with self._target.tables() as tables:
