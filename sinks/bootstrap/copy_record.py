@@ -93,13 +93,13 @@ class CopiedTable:
         return schema, name
 
     @property
-    def begun(self) -> bool:
+    def touched(self) -> bool:
         """Whether the target has something of it by a copy."""
         return self.state is not CopyState.PLANNED or self.made or self.given_up
 
     def as_given_up(self) -> "CopiedTable":
         """The table of a copy that is not continued; one that the target has nothing of is planned as before."""
-        return replace(self, given_up=self.begun, state=CopyState.MADE if self.state is CopyState.MADE else CopyState.PLANNED)
+        return replace(self, given_up=self.touched, state=CopyState.MADE if self.state is CopyState.MADE else CopyState.PLANNED)
 
 
 @dataclass(frozen=True, slots=True)

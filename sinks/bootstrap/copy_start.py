@@ -39,7 +39,7 @@ class CopyStart:
         goes_on = found is not None and not self.removes and found.goes_on_at(self.head)
         to = {(t.schema, t.name): self.destination(t) for t in self.tables}
         # A table that has another route since, and nothing at the target, is planned again.
-        known = {t.key: t for t in found.tables if t.begun or t.to == to.get(t.key, t.to)} if found is not None and goes_on else {}
+        known = {t.key: t for t in found.tables if t.touched or t.to == to.get(t.key, t.to)} if found is not None and goes_on else {}
         self._require_as_recorded(known, to)
         former = self._given_up(found, to) if found is not None and not goes_on else {}
         planned = self._planned([t for t in self.tables if (t.schema, t.name) not in known], to, former)
@@ -74,7 +74,7 @@ class CopyStart:
             key = table.schema, table.name
             # What is there under another name, which a route gives it since, is somebody's.
             old = next((t for t in former.values() if t.key == key and t.to == to[key]), CopiedTable(*key))
-            planned.append(CopiedTable(*key, rows=rows, to=to[key], made=old.made, given_up=old.begun))
+            planned.append(CopiedTable(*key, rows=rows, to=to[key], made=old.made, given_up=old.touched))
         with self.target.tables() as tables:
             if self.head.kind is CopyKind.FIRST:
                 if filled := tables.rows_in(t.place for t in planned if not t.given_up):
@@ -103,7 +103,7 @@ class CopyStart:
         tables = found.tables if first or self.head.kind is CopyKind.FIRST else found.unfinished
         # The stream may have dropped what the upstream has no more, and somebody else may have made one of that name.
         ours = (t for t in tables if not found.joined or t.key in to)
-        return {t.key: t for t in (*ours, *found.others) if t.begun and self.keeps(t)}
+        return {t.key: t for t in (*ours, *found.others) if t.touched and self.keeps(t)}
 
     def _require_as_recorded(self, known: Mapping[TableName, CopiedTable], to: Mapping[TableName, str]) -> None:
         """Check that the copy that continues is about the same tables and routes as now, and that the target still has what was copied."""
