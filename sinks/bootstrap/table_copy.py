@@ -43,7 +43,6 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 """About what a chunk has."""
 _MOST_CHUNK_BYTES = 2 * _CHUNK_BYTES
 """Bytes after which a chunk ends, when its rows are bigger than those before."""
-_DOUBTFUL = frozenset({ColumnType.ENUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class RangeCopy:
             return
         cells = cells_of(tuple(map(form_of, columns)), values)
         texts = join_cells(b"(", cells, [b","] * (len(cells) - 1), b"),")
-        zeros = [(c.name, _zeros(values[i])) for i, c in enumerate(columns) if c.tp in _DOUBTFUL]
+        zeros = [(c.name, _zeros(values[i])) for i, c in enumerate(columns) if c.tp == ColumnType.ENUM]
         target, limits = self.plan.target, self.place.limits
         origin = Origin(table_name(target.schema, target.name), target.version, tuple(c.name for c in columns), ())
         shape = Statement(write_head(target.schema, target.name, origin.columns), 0, Phase.WRITE, Effect.ADDS, origin)

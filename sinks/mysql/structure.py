@@ -308,43 +308,28 @@ def table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None
 def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
     """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``; MySQL as ``table#p#partition``."""
     full = f"{schema}/{table}"
-    found = _ids_of_file(session, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
-    if session.flavour is Flavour.MYSQL:
-        return found or _ids_of_space(session, full)
+    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
+    by_file = f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s"
+    found = _ids_by_part(session, by_file, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
     if found:
         return found
+    if session.flavour is Flavour.MYSQL:
+        # It has no function for the ``filename`` charset, but shows the names of tablespaces as they are.
+        by_space = (
+            f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
+            "WHERE s.name = %s OR s.name LIKE %s"
+        )
+        return _ids_by_part(session, by_space, full)
     encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
     (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    return _ids_of_file(session, as_text(name))
+    return _ids_by_part(session, by_file, as_text(name))
 
 
-def _ids_of_file(session: Target, full: str) -> dict[str, int]:
-    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    rows = session.query(
-        f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)]
-    )
-    return _ids_by_part(rows, full)
-
-
-def _ids_of_space(session: Target, full: str) -> dict[str, int]:
-    """Find ids by the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
-    rows = session.query(
-        f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
-        "WHERE s.name = %s OR s.name LIKE %s",
-        [full, _below(full)],
-    )
-    return _ids_by_part(rows, full)
-
-
-def _below(full: str) -> str:
-    """The LIKE pattern of the table's partitions."""
-    return full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
-
-
-def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
-    """The ids of the rows that are of this table: the server's comparison takes e and é, and e and E, for the same."""
+def _ids_by_part(session: Target, sql: str, full: str) -> dict[str, int]:
+    """The ids of the table and its partitions, and not of others: the server's comparison takes e and é, and e and E, for the same."""
+    partitions = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
     found = {}
-    for raw, table_id, folds in rows:
+    for raw, table_id, folds in session.query(sql, [full, partitions]):
         name, own = (as_text(raw).lower(), full.lower()) if int(folds) else (as_text(raw), full)
         part = name[len(own) :]
         if name.startswith(own) and part[:3] in ("", "#p#", "#P#"):

@@ -155,21 +155,17 @@ def by_table(changes: Iterable[tuple[int, int, int, bytes]], tables: Mapping[int
 
 def name_of(job: Job, history: SchemaHistory) -> QualifiedName:
     """The name under which a real Drainer hands on a DDL: after RENAME the new one, of several tables the last one (ddl.md 4)."""
+    own = job.db_info if job.db_info is not None and job.db_info.name else None
+    database = own or history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, job.version - 1)
+    schema = database.name if database is not None else job.schema_name
     if job.kind.on is On.DATABASE:
-        return QualifiedName(_schema_of(job, history), "")
+        return QualifiedName(schema, "")
     if job.kind.effect is JobEffect.DROPS:
         table = history.table_at(job.table_id, job.version - 1)
-        return QualifiedName(_schema_of(job, history), table.name if table else job.table_name)
+        return QualifiedName(schema, table.name if table else job.table_name)
     infos = job.multiple_table_infos if job.type == JobType.CREATE_TABLES else (job.table_info,)
     last = infos[-1] if infos else None
-    return QualifiedName(_schema_of(job, history), last.name if last else job.table_name)
-
-
-def _schema_of(job: Job, history: SchemaHistory) -> str:
-    if job.db_info is not None and job.db_info.name:
-        return job.db_info.name
-    database = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, job.version - 1)
-    return database.name if database else job.schema_name
+    return QualifiedName(schema, last.name if last else job.table_name)
 
 
 def creates_database(query: str) -> bool:

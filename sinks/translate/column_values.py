@@ -207,26 +207,23 @@ def _number(column: ColumnInfo, default: str) -> int:
         raise Corruption(f"the origin default {default!r} of column {column.name} (id {column.id}) does not fit it") from None
 
 
+_ZEROS = {
+    CellKind.DATE: b"0000-00-00",
+    CellKind.DATETIME: b"0000-00-00 00:00:00",
+    CellKind.TIME: b"00:00:00",
+    CellKind.DECIMAL: b"0",
+    CellKind.JSON: b"null",
+}
+"""Without the column's fraction digits, as in the original."""
+
+
 def _zero(column: ColumnInfo) -> int | bytes:
-    """Texts without the column's fraction digits, as in the original."""
     kind = kind_of(column)
-    match kind:
-        case CellKind.DATE:
-            return b"0000-00-00"
-        case CellKind.DATETIME:
-            return b"0000-00-00 00:00:00"
-        case CellKind.TIME:
-            return b"00:00:00"
-        case CellKind.DECIMAL:
-            return b"0"
-        case CellKind.JSON:
-            return b"null"
-        case CellKind.BYTES:
-            return bytes(max(column.flen, 0)) if column.tp == ColumnType.STRING and column.is_binary else b""
-        case _ if column.tp == ColumnType.BIT:
-            return b""
-        case _:
-            return 1 if column.tp == ColumnType.ENUM else 0
+    if kind is CellKind.BYTES:
+        return bytes(max(column.flen, 0)) if column.tp == ColumnType.STRING and column.is_binary else b""
+    if column.tp == ColumnType.BIT:
+        return b""
+    return _ZEROS.get(kind, 1 if column.tp == ColumnType.ENUM else 0)
 
 
 # TIMESTAMP.
