@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
@@ -73,7 +73,7 @@ def main() -> None:
         stack.callback(guard.close)
         reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
         copy = Bootstrap(spark, config, held, reader, SchemaHistory(), 1, threading.Event())
-        done = copy.run(CopyHead(CopyKind.TABLES, TS, CopyState.PLANNED), tables)
+        done = copy.run(CopyHead(CopyKind.TABLES, TS), tables)
         assert done.rows == each * given.tables, done
         print(f"copied {done.rows:,} rows of {given.tables} tables in {done.seconds:.1f} s: {done.rows / done.seconds:,.0f} rows a second")
         print(f"the target alone: {own:.1f} s, {done.rows / own:,.0f} rows a second; ratio {done.seconds / own:.2f}")

@@ -33,9 +33,8 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyProgress, CopyRecord, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopyHead, CopyKind, CopyProgress, CopyRecord, CopyState, RecordedCopy
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, TargetTables, none_there
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
@@ -252,7 +251,7 @@ class TableLoader:
                 f"a first load at {record.head.ts} ({as_time(record.head.ts)}) is unfinished, but the target has a checkpoint, {stand.commit_ts}. Start with "
                 "--bootstrap-restart: it empties every table of that load and copies it again, at the checkpoint. Create missing views and sequences by hand. "
                 "If the tables were filled up to that checkpoint by other means, delete the cluster's rows from "
-                f"{held.schema}.{copy_record.TABLE} instead"
+                f"{held.schema}.{TABLE} instead"
             )
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
@@ -271,20 +270,16 @@ class TableLoader:
         for table in everything:
             if (at := stand.frozen.get(table.table_id)) is not None:
                 raise BootstrapRefused(f"{table.schema}.{table.name} cannot be copied: {at.words}. Then start again")
-        if record is not None and self._request.restart and record.head.kind is CopyKind.TABLES:
-            for attempt in retrying(self._policy):
-                with attempt, fenced(self._connect, held, attempt) as session:
-                    copy_record.give_up(session, held.cluster_id, held.schema)
-        head = CopyHead(CopyKind.TABLES, stand.commit_ts, CopyState.PLANNED)
+        head = CopyHead(CopyKind.TABLES, stand.commit_ts)
         self._run(held, head, everything, (), stand.history, stand.version)
         self._note_joined(held)
 
     def _note_joined(self, held: Lease) -> None:
         for attempt in retrying(self._policy):
             with attempt, fenced(self._connect, held, attempt) as session:
-                copy_record.note_joined(session, held.cluster_id, held.schema)
+                CopyRecord(session, held.cluster_id, held.schema).note_joined()
 
-    def _settled(self, held: Lease, stand: StreamStand) -> CopyRecord | None:
+    def _settled(self, held: Lease, stand: StreamStand) -> RecordedCopy | None:
         """The record of the copy. If the target has lost a part of the first load (a crash, a fail-over to a replica), that part is copied again first."""
         record = self._record()
         first = record if record is not None and record.head.kind is CopyKind.FIRST else None
@@ -310,13 +305,12 @@ class TableLoader:
             "the first load at %d (%s) has copied all its tables, but the target has no record of its end; check that its views and sequences exist",
             *(first.head.ts, as_time(first.head.ts)),
         )
-        done = [t for t in first.tables if t.state is CopyState.DONE]
         for attempt in retrying(self._policy):
             with attempt, fenced(self._connect, held, attempt) as session:
-                copy_record.note_all_done(session, held.cluster_id, held.schema, done)
+                CopyRecord(session, held.cluster_id, held.schema).note_all_done(t.key for t in first.tables if t.state is CopyState.DONE)
         return self._record()
 
-    def _left(self, record: CopyRecord | None) -> list[tuple[str, str]]:
+    def _left(self, record: RecordedCopy | None) -> list[tuple[str, str]]:
         """The replicated tables whose copy is not complete."""
         keeps = self._selection.tables.keeps
         return [(t.schema, t.name) for t in record.unfinished if keeps(t.schema, t.name)] if record else []
@@ -341,7 +335,7 @@ class TableLoader:
         live = self._selection.live(history, version)
         if why := self._selection.routes.wrong(live, history):
             raise ConfigError(f"spark.route: {why}")
-        record, head = self._record(), CopyHead(CopyKind.FIRST, ts, CopyState.PLANNED)
+        record, head = self._record(), CopyHead(CopyKind.FIRST, ts)
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
         names = frozenset((t.schema, t.name) for t in tables)
@@ -386,7 +380,7 @@ class TableLoader:
         return list(found.values())
 
     def _to_copy(
-        self, record: CopyRecord | None, stand: StreamStand, wanted: Sequence[TableAt], left: Sequence[tuple[str, str]]
+        self, record: RecordedCopy | None, stand: StreamStand, wanted: Sequence[TableAt], left: Sequence[tuple[str, str]]
     ) -> list[TableAt]:
         """The requested and the unfinished tables; of a continued copy also the finished ones, which its record names."""
         names = set(left)
@@ -505,11 +499,11 @@ class TableLoader:
         self._require_cluster(self._config.source.cluster_id)
         return self.source()
 
-    def _record(self) -> CopyRecord | None:
+    def _record(self) -> RecordedCopy | None:
         cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
         for attempt in retrying(self._policy):
             with attempt, session_for(self._connect, attempt) as session:
-                record = copy_record.load(session, cluster_id, schema)
+                record = CopyRecord(session, cluster_id, schema).load()
         return record
 
     def _connect(self) -> Session:

@@ -1,14 +1,13 @@
 """The record of a copy at the target: the table ``spark_bootstrap`` in the checkpoint schema. [db]
 
 Promises: the record has one row for the whole copy (``CopyHead``), one for each table, and one for each range of a table that is being copied. The row
-of a range changes in the transaction of its table rows. So a later life continues exactly after them, even in a table without a key. Functions write
-only in the caller's transaction, which has checked the lease.
+of a range changes in the transaction of its table rows. So a later life continues exactly after them, even in a table without a key.
 """
 
 import enum
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -16,14 +15,14 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange, key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, TableName
 
 TABLE = "spark_bootstrap"
 _BAR = 24
 _WHOLE = -1
 """``unit`` of the rows that are about a table, or everything."""
-WHOLE = ("", "")
-"""In place of a table's name."""
+_HEAD = ("", "")
+"""In place of a table's name: the whole copy."""
 _LOST = (
     "the target has lost transactions that it had committed. It crashed before it had written them to disk, or a replica that was behind has taken its "
     "place. Start again: the copy continues from what the target has"
@@ -43,11 +42,7 @@ class CopyState(enum.StrEnum):
     """The state of a table, or of the whole."""
 
     PLANNED = "planned"
-    """Nothing was changed at the target."""
-    AGAIN = "again"
-    """The same, but the target has rows of a copy that was given up."""
-    STALE = "stale"
-    """Created by a copy that was given up, and no longer wanted: a view, a sequence, or a table that the upstream no longer has."""
+    """No row was copied."""
     MADE = "made"
     """A view or sequence that this copy makes."""
     EMPTY = "empty"
@@ -65,7 +60,7 @@ class CopyHead:
     kind: CopyKind
     ts: int
     """The snapshot, and where the stream begins."""
-    state: CopyState
+    state: CopyState = CopyState.PLANNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +69,45 @@ class CopiedTable:
 
     schema: str
     name: str
-    state: CopyState
+    state: CopyState = CopyState.PLANNED
     rows: int = 0
     """About how many rows it has, until it is done; then how many were copied."""
     to: str = ""
     """Which table of the target, columns and rows it is copied to."""
     made: bool = False
     """Whether a copy has made it at the target, where nothing of the name was."""
+    given_up: bool = False
+    """Whether the target has it, or rows of it, by a copy that is not continued. They are removed before the table is copied."""
+    copied: int = 0
+    """How many rows of it are at the target, as far as ``CopyRecord.load`` knows."""
 
     @property
-    def place(self) -> tuple[str, str]:
+    def key(self) -> TableName:
+        """Its database and name upstream."""
+        return self.schema, self.name
+
+    @property
+    def place(self) -> TableName:
         """Its database and name at the target."""
         schema, name, *_ = json.loads(self.to)
         return schema, name
+
+    @property
+    def touched(self) -> bool:
+        """Whether the target has something of it by a copy."""
+        return self.state is not CopyState.PLANNED or self.made or self.given_up
+
+    def as_given_up(self) -> "CopiedTable":
+        """The table of a copy that is not continued; one that the target has nothing of is planned as before."""
+        return replace(self, given_up=self.touched, state=CopyState.MADE if self.state is CopyState.MADE else CopyState.PLANNED)
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRange:
     """A range of a table and how far it is."""
 
-    schema: str
-    name: str
+    table: TableName
+    """Its database and name upstream."""
     unit: int
     within: KeyRange
     after: Key = ()
@@ -103,18 +116,23 @@ class CopiedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRecord:
+class RecordedCopy:
     """Everything that is recorded for one cluster."""
 
     head: CopyHead
     tables: tuple[CopiedTable, ...]
     others: tuple[CopiedTable, ...] = ()
-    """Views and sequences that were made, and whatever is ``STALE``."""
+    """Views and sequences."""
 
     @property
     def unfinished(self) -> tuple[CopiedTable, ...]:
         """The tables that are not copied completely."""
         return tuple(t for t in self.tables if t.state is not CopyState.DONE)
+
+    @property
+    def copied(self) -> int:
+        """The rows that are copied."""
+        return sum(t.copied for t in self.tables)
 
     @property
     def begun(self) -> bool:
@@ -175,169 +193,190 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def ensure_table(session: Session, schema: str) -> None:
-    """Create the table if missing. DDL: must not be called inside a transaction."""
-    session.execute(
-        f"CREATE TABLE IF NOT EXISTS {_table(schema)} (cluster_id BIGINT UNSIGNED NOT NULL, table_schema VARCHAR(64) NOT NULL, "
-        "table_name VARCHAR(64) NOT NULL, unit INT NOT NULL, state VARCHAR(16) NOT NULL, kind VARCHAR(16) NOT NULL, snapshot_ts BIGINT UNSIGNED NOT NULL, "
-        "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, bytes BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, made TINYINT NOT NULL, "
-        f"PRIMARY KEY (cluster_id, table_schema, table_name, unit)) {made_with(TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
-    )
-    require_sound(session, schema, TABLE)
+class CopyRecord:
+    """The record of one cluster, over one session. What writes is part of the caller's transaction, which has checked the lease."""
 
+    def __init__(self, session: Session, cluster_id: int, schema: str) -> None:
+        """``schema``: of the checkpoint."""
+        self.session = session
+        self._cluster_id = cluster_id
+        self._schema = schema
+        self._table = f"{quote_name(schema)}.{quote_name(TABLE)}"
 
-def load(session: Session, cluster_id: int, schema: str) -> CopyRecord | None:
-    """The record; None: nothing was ever copied for this cluster.
-
-    Raises:
-        ApplyError: the table has another layout.
-    """
-    require_sound(session, schema, TABLE)
-    try:
-        rows = session.query(
-            f"SELECT table_schema, table_name, state, kind, snapshot_ts, copied, bounds, made FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s "
-            "ORDER BY table_schema, table_name",
-            [cluster_id, _WHOLE],
+    def ensure(self) -> None:
+        """Create the table if missing. DDL: must not be called inside a transaction."""
+        self.session.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._table} (cluster_id BIGINT UNSIGNED NOT NULL, table_schema VARCHAR(64) NOT NULL, "
+            "table_name VARCHAR(64) NOT NULL, unit INT NOT NULL, state VARCHAR(16) NOT NULL, kind VARCHAR(16) NOT NULL, snapshot_ts BIGINT UNSIGNED NOT NULL, "
+            "bounds LONGTEXT, after_key LONGTEXT, copied BIGINT NOT NULL, changed_at TIMESTAMP(3) NULL, made TINYINT NOT NULL, "
+            f"PRIMARY KEY (cluster_id, table_schema, table_name, unit)) {made_with(TABLE, ' DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin')}"
         )
-    except ApplyError as error:
-        if error.errno in ABSENT:
-            return None
-        raise
-    heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, state, kind, ts, *_ in rows if not db and not name]
-    found = [CopiedTable(db, name, CopyState(state), int(n), to or "", bool(made)) for db, name, state, _, _, n, to, made in rows if db]
-    others = tuple(t for t in found if t.state in (CopyState.STALE, CopyState.MADE))
-    return CopyRecord(heads[0], tuple(t for t in found if t not in others), others) if heads else None
+        require_sound(self.session, self._schema, TABLE)
 
+    def load(self) -> RecordedCopy | None:
+        """What is recorded; None: nothing was ever copied for this cluster.
 
-def begin(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
-    """Replace whatever is recorded by a new beginning; what is not to be forgotten of it is among ``tables``."""
-    session.execute(f"DELETE FROM {_table(schema)} WHERE cluster_id = %s", [cluster_id])
-    add_tables(session, cluster_id, schema, head, (CopiedTable("", "", head.state), *tables))
+        Raises:
+            ApplyError: the table has another layout.
+        """
+        require_sound(self.session, self._schema, TABLE)
+        try:
+            rows = self.session.query(
+                f"SELECT table_schema, table_name, kind, snapshot_ts, {_OF_TABLE} FROM {self._table} WHERE cluster_id = %s AND unit = %s "
+                "ORDER BY table_schema, table_name",
+                [self._cluster_id, _WHOLE],
+            )
+        except ApplyError as error:
+            if error.errno in ABSENT:
+                return None
+            raise
+        sql = f"SELECT table_schema, table_name, SUM(copied) FROM {self._table} WHERE cluster_id = %s AND unit >= 0 GROUP BY table_schema, table_name"
+        copied = {(database, name): int(count) for database, name, count in self.session.query(sql, [self._cluster_id])}
+        heads = [CopyHead(CopyKind(kind), int(ts), CopyState(state)) for db, name, kind, ts, state, *_ in rows if (db, name) == _HEAD]
+        found = [_table((db, name), ts, *row) for db, name, _, ts, *row in rows if (db, name) != _HEAD]
+        found = [replace(t, copied=t.rows if t.state is CopyState.DONE else copied.get(t.key, 0)) for t in found]
+        others = tuple(t for t in found if t.state is CopyState.MADE)
+        return RecordedCopy(heads[0], tuple(t for t in found if t not in others), others) if heads else None
 
+    def begin(self, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
+        """Replace whatever is recorded by a new beginning; what is not to be forgotten of it is among ``tables``."""
+        self.session.execute(f"DELETE FROM {self._table} WHERE cluster_id = %s", [self._cluster_id])
+        self._insert(head, _HEAD, _WHOLE, str(head.state), None, 0, 0)
+        self.add(head, tables)
 
-def add_tables(session: Session, cluster_id: int, schema: str, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
-    """More tables are to be copied at the same snapshot."""
-    for table in tables:
-        state, to = (str(table.state), str(head.kind), head.ts), table.to or None
-        _insert(session, schema, [cluster_id, table.schema, table.name, _WHOLE, *state, to, None, table.rows, int(table.made)])
+    def add(self, head: CopyHead, tables: Iterable[CopiedTable]) -> None:
+        """Record more tables that are to be copied at the same snapshot."""
+        for table in tables:
+            since = CopyHead(head.kind, 0) if table.given_up else head
+            self._insert(since, table.key, _WHOLE, str(table.state), table.to or None, table.rows, int(table.made))
+        self._set_head(CopyState.PLANNED)
 
-
-def give_up(session: Session, cluster_id: int, schema: str) -> None:
-    """The copy is not continued at its snapshot; the tables that it left undone stay recorded as such, until the next one begins."""
-    session.execute(f"UPDATE {_table(schema)} SET snapshot_ts = 0, changed_at = NOW(3) WHERE {_ONE}", [cluster_id, "", "", _WHOLE])
-
-
-def note_empty(
-    session: Session, cluster_id: int, schema: str, table: CopiedTable, ts: int, kind: CopyKind, ranges: Sequence[KeyRange]
-) -> None:
-    """The table is at the target without a row, and is copied in these ranges; its row says what ``table`` does, if the target has not lost that.
-
-    Raises:
-        ApplyError: it has.
-    """
-    state = lock_table(session, cluster_id, schema, (table.schema, table.name)).state
-    if state not in (table.state, CopyState.EMPTY):
-        raise lost(f"{table.schema}.{table.name}: its state in {schema}.{TABLE} is {state}, although it was {table.state}")
-    set_made(session, cluster_id, schema, table, made=table.made)
-    _forget_ranges(session, cluster_id, schema, table)
-    for unit, within in enumerate(ranges):
-        _insert(session, schema, [cluster_id, table.schema, table.name, unit, "open", str(kind), ts, within.to_json(), None, 0, 0])
-    set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.EMPTY)
-
-
-def forget(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> None:
-    """Remove a table, view or sequence from the record."""
-    session.execute(f"DELETE FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE])
-
-
-def load_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> tuple[CopiedRange, ...]:
-    """The ranges of a table."""
-    rows = session.query(
-        f"SELECT unit, bounds, after_key, state FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0 "
-        "ORDER BY unit",
-        [cluster_id, table.schema, table.name],
-    )
-    return tuple(
-        CopiedRange(table.schema, table.name, int(unit), KeyRange.from_json(bounds), key_from_json(after), state == "done")
-        for unit, bounds, after, state in rows
-    )
-
-
-def lock_range(session: Session, cluster_id: int, schema: str, place: CopiedRange, ts: int) -> CopiedRange:
-    """The range as it is, its row locked until this transaction ends.
-
-    Raises:
-        ApplyError: it is not recorded: another life has begun anew.
-    """
-    rows = session.query(
-        f"SELECT bounds, after_key, state FROM {_table(schema)} WHERE {_ONE} AND snapshot_ts = %s FOR UPDATE",
-        [cluster_id, place.schema, place.name, place.unit, ts],
-    )
-    if not rows:
-        raise ApplyError(
-            f"{place.schema}.{place.name}: {schema}.{TABLE} has no range {place.unit} of the snapshot {ts}. Was the target restored, or the row deleted, during the "
-            "copy? Start with --bootstrap-restart"
+    def save(self, head: CopyHead, table: CopiedTable) -> None:
+        """Record the state of a table that is recorded already."""
+        changed = self.session.execute(
+            f"UPDATE {self._table} SET state = %s, copied = %s, made = %s, snapshot_ts = %s, changed_at = NOW(3) WHERE {_ONE}",
+            [str(table.state), table.rows, int(table.made), 0 if table.given_up else head.ts, self._cluster_id, *table.key, _WHOLE],
         )
-    bounds, after, state = rows[0]
-    return CopiedRange(place.schema, place.name, place.unit, KeyRange.from_json(bounds), key_from_json(after), state == "done")
+        if changed != 1:
+            self.locked(table.key)
 
+    def note_empty(self, head: CopyHead, table: CopiedTable, ranges: Sequence[KeyRange]) -> None:
+        """Record that the table is at the target without a row, and is copied in these ranges.
 
-def advance(session: Session, cluster_id: int, schema: str, place: CopiedRange, after: Key, counts: tuple[int, int], *, done: bool) -> None:
-    """Everything of the range up to ``after`` is in the target with this transaction; ``counts``: its rows and bytes."""
-    changed = session.execute(
-        f"UPDATE {_table(schema)} SET after_key = %s, state = %s, copied = copied + %s, bytes = bytes + %s, changed_at = NOW(3) WHERE {_ONE} AND state = 'open'",
-        [key_to_json(after) if after else None, "done" if done else "open", *counts, cluster_id, place.schema, place.name, place.unit],
-    )
-    if changed != 1:
-        raise ApplyError(f"{place.schema}.{place.name}: somebody else changed range {place.unit} in {schema}.{TABLE}. Start again")
+        Raises:
+            ApplyError: its row does not say what ``table`` does, because the target has lost what it had committed.
+        """
+        if (state := self.locked(table.key).state) not in (table.state, CopyState.EMPTY):
+            raise lost(f"{table.schema}.{table.name}: its state in {self._schema}.{TABLE} is {state}, although it was {table.state}")
+        self._forget_ranges(table)
+        for unit, within in enumerate(ranges):
+            self._insert(head, table.key, unit, "open", within.to_json(), 0, 0)
+        self.save(head, replace(table, state=CopyState.EMPTY))
 
+    def forget(self, table: TableName) -> None:
+        """Remove a table, view or sequence from the record."""
+        self.session.execute(f"DELETE FROM {self._table} WHERE {_ONE}", [self._cluster_id, *table, _WHOLE])
 
-def note_done(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> int:
-    """All ranges of the table are copied; the number of rows.
+    def ranges(self, table: CopiedTable) -> tuple[CopiedRange, ...]:
+        """The ranges of a table."""
+        sql = f"SELECT unit, bounds, after_key, state FROM {self._table} WHERE {_RANGES} ORDER BY unit"
+        return tuple(_range(table.key, *row) for row in self.session.query(sql, [self._cluster_id, *table.key]))
 
-    Raises:
-        ApplyError: the record does not say so, because the target has lost what it had committed.
-    """
-    found = lock_table(session, cluster_id, schema, (table.schema, table.name))
-    if (state := found.state) is CopyState.DONE:
-        return found.rows  # by a transaction whose answer was lost
-    where = f"FROM {_table(schema)} WHERE cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
-    values = [cluster_id, table.schema, table.name]
-    ((count, left),) = session.query(f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) {where}", values)
-    if int(left) or state is not CopyState.EMPTY:
-        what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
-        raise lost(f"{table.schema}.{table.name}: {what} in {schema}.{TABLE}, although all was copied")
-    _forget_ranges(session, cluster_id, schema, table)
-    set_state(session, cluster_id, schema, (table.schema, table.name), CopyState.DONE, int(count))
-    return int(count)
+    def locked_range(self, part: CopiedRange, ts: int) -> CopiedRange:
+        """The range as it is, its row locked until this transaction ends.
 
+        Raises:
+            ApplyError: it is not recorded: another life has begun anew.
+        """
+        rows = self.session.query(
+            f"SELECT unit, bounds, after_key, state FROM {self._table} WHERE {_ONE} AND snapshot_ts = %s FOR UPDATE",
+            [self._cluster_id, *part.table, part.unit, ts],
+        )
+        if not rows:
+            raise ApplyError(
+                f"{'.'.join(part.table)}: {self._schema}.{TABLE} has no range {part.unit} of the snapshot {ts}. Was the target restored, or the row deleted, "
+                "during the copy? Start with --bootstrap-restart"
+            )
+        return _range(part.table, *rows[0])
 
-def note_all_done(session: Session, cluster_id: int, schema: str, tables: Iterable[CopiedTable]) -> None:
-    """Everything, ``tables`` among it, is copied.
+    def advance(self, part: CopiedRange, after: Key, rows: int, *, done: bool) -> None:
+        """Record that everything of the range up to ``after`` is in the target with this transaction, which adds ``rows``."""
+        changed = self.session.execute(
+            f"UPDATE {self._table} SET after_key = %s, state = %s, copied = copied + %s, changed_at = NOW(3) WHERE {_ONE} AND state = 'open'",
+            [key_to_json(after) if after else None, "done" if done else "open", rows, self._cluster_id, *part.table, part.unit],
+        )
+        if changed != 1:
+            raise ApplyError(f"{'.'.join(part.table)}: somebody else changed range {part.unit} in {self._schema}.{TABLE}. Start again")
 
-    Raises:
-        ApplyError: the record does not say so of each of them.
-    """
-    found = session.query(
-        f"SELECT table_schema, table_name FROM {_table(schema)} WHERE cluster_id = %s AND unit = %s AND state = %s FOR UPDATE",
-        [cluster_id, _WHOLE, str(CopyState.DONE)],
-    )
-    left = sorted({(t.schema, t.name) for t in tables} - set(found))
-    if left:
-        shown = ", ".join(f"{database}.{name}" for database, name in left[:5])
-        raise lost(f"{shown}: {schema}.{TABLE} does not record this table as copied, although the copy has recorded it")
-    set_state(session, cluster_id, schema, WHOLE, CopyState.DONE)
+    def note_done(self, head: CopyHead, table: CopiedTable) -> int:
+        """Record that all ranges of the table are copied; the number of rows.
 
+        Raises:
+            ApplyError: the record does not say so, because the target has lost what it had committed.
+        """
+        found = self.locked(table.key)
+        if (state := found.state) is CopyState.DONE:
+            return found.rows  # by a transaction whose answer was lost
+        sql = f"SELECT COALESCE(SUM(copied), 0), COALESCE(SUM(state <> 'done'), 0) FROM {self._table} WHERE {_RANGES}"
+        ((count, left),) = self.session.query(sql, [self._cluster_id, *table.key])
+        if int(left) or state is not CopyState.EMPTY:
+            what = f"{left} ranges are not copied" if state is CopyState.EMPTY else f"its state is {state}"
+            raise lost(f"{table.schema}.{table.name}: {what} in {self._schema}.{TABLE}, although all was copied")
+        self._forget_ranges(table)
+        self.save(head, replace(found, state=CopyState.DONE, rows=int(count)))
+        return int(count)
 
-def note_joined(session: Session, cluster_id: int, schema: str) -> None:
-    """The stream begins behind the copy.
+    def note_all_done(self, tables: Iterable[TableName]) -> None:
+        """Record that everything, ``tables`` among it, is copied.
 
-    Raises:
-        ApplyError: it is not recorded as done.
-    """
-    if lock_table(session, cluster_id, schema, WHOLE).state not in (CopyState.DONE, CopyState.JOINED):
-        raise lost(f"{schema}.{TABLE} does not record the copy as done, although the copy has recorded it")
-    set_state(session, cluster_id, schema, WHOLE, CopyState.JOINED)
+        Raises:
+            ApplyError: the record does not say so of each of them.
+        """
+        found = self.session.query(
+            f"SELECT table_schema, table_name FROM {self._table} WHERE cluster_id = %s AND unit = %s AND state = %s FOR UPDATE",
+            [self._cluster_id, _WHOLE, str(CopyState.DONE)],
+        )
+        if left := sorted(set(tables) - set(found)):
+            shown = ", ".join(map(".".join, left[:5]))
+            raise lost(f"{shown}: {self._schema}.{TABLE} does not record this table as copied, although the copy has recorded it")
+        self._set_head(CopyState.DONE)
+
+    def note_joined(self) -> None:
+        """Record that the stream begins behind the copy.
+
+        Raises:
+            ApplyError: it is not recorded as done.
+        """
+        if self.locked(_HEAD).state not in (CopyState.DONE, CopyState.JOINED):
+            raise lost(f"{self._schema}.{TABLE} does not record the copy as done, although the copy has recorded it")
+        self._set_head(CopyState.JOINED)
+
+    def locked(self, table: TableName) -> CopiedTable:
+        """A table as it is recorded; its row is locked until this transaction ends.
+
+        Raises:
+            ApplyError: there is no such row.
+        """
+        found = self.session.query(
+            f"SELECT snapshot_ts, {_OF_TABLE} FROM {self._table} WHERE {_ONE} FOR UPDATE", [self._cluster_id, *table, _WHOLE]
+        )
+        if not found:
+            raise ApplyError(f"{'.'.join(table)}: its row in {self._schema}.{TABLE} is gone. Start with --bootstrap-restart")
+        return _table(table, *found[0])
+
+    def _set_head(self, state: CopyState) -> None:
+        values = [str(state), self._cluster_id, *_HEAD, _WHOLE]
+        if self.session.execute(f"UPDATE {self._table} SET state = %s, changed_at = NOW(3) WHERE {_ONE}", values) != 1:
+            self.locked(_HEAD)
+
+    def _forget_ranges(self, table: CopiedTable) -> None:
+        self.session.execute(f"DELETE FROM {self._table} WHERE {_RANGES}", [self._cluster_id, *table.key])
+
+    def _insert(self, head: CopyHead, table: TableName, unit: int, *row: str | int | None) -> None:
+        """Write a row; ``row``: state, bounds, copied, made."""
+        columns = "(cluster_id, table_schema, table_name, unit, kind, snapshot_ts, state, bounds, copied, made, changed_at)"
+        values = [self._cluster_id, *table, unit, str(head.kind), head.ts, *row]
+        self.session.execute(f"REPLACE INTO {self._table} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3))", values)
 
 
 def lost(words: str) -> ApplyError:
@@ -345,53 +384,14 @@ def lost(words: str) -> ApplyError:
     return ApplyError(f"{words}: {_LOST}")
 
 
-def counted_by_table(session: Session, cluster_id: int, schema: str) -> dict[tuple[str, str], int]:
-    """The rows that are copied of each table that is not done yet."""
-    sql = f"SELECT table_schema, table_name, SUM(copied) FROM {_table(schema)} WHERE cluster_id = %s AND unit >= 0 GROUP BY table_schema, table_name"
-    return {(database, name): int(rows) for database, name, rows in session.query(sql, [cluster_id])}
-
-
-def lock_table(session: Session, cluster_id: int, schema: str, name: tuple[str, str]) -> CopiedTable:
-    """A table, or the ``WHOLE``, as it is recorded; its row is locked until this transaction ends."""
-    found = session.query(f"SELECT state, copied, bounds, made FROM {_table(schema)} WHERE {_ONE} FOR UPDATE", [cluster_id, *name, _WHOLE])
-    if not found:
-        raise _gone(schema, name)
-    ((state, rows, to, made),) = found
-    return CopiedTable(*name, CopyState(state), int(rows), to or "", bool(made))
-
-
-def _gone(schema: str, name: tuple[str, str]) -> ApplyError:
-    return ApplyError(f"{'.'.join(name)}: its row in {schema}.{TABLE} is gone. Start with --bootstrap-restart")
-
-
-def set_state(session: Session, cluster_id: int, schema: str, name: tuple[str, str], state: CopyState, rows: int | None = None) -> None:
-    """Record how far a table, or the ``WHOLE``, is; ``rows``: how many were copied."""
-    count = "" if rows is None else f", copied = {rows}"
-    changed = session.execute(
-        f"UPDATE {_table(schema)} SET state = %s, changed_at = NOW(6){count} WHERE {_ONE}", [str(state), cluster_id, *name, _WHOLE]
-    )
-    if changed != 1 and not session.query(f"SELECT 1 FROM {_table(schema)} WHERE {_ONE}", [cluster_id, *name, _WHOLE]):
-        raise _gone(schema, name)
-
-
-def set_made(session: Session, cluster_id: int, schema: str, table: CopiedTable, *, made: bool) -> None:
-    """Record whether the copy makes the table: it is about to, or the target has refused it."""
-    values = [int(made), cluster_id, table.schema, table.name, _WHOLE]
-    session.execute(f"UPDATE {_table(schema)} SET made = %s, changed_at = NOW(3) WHERE {_ONE}", values)
-
-
-def _forget_ranges(session: Session, cluster_id: int, schema: str, table: CopiedTable) -> None:
-    where = "cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
-    session.execute(f"DELETE FROM {_table(schema)} WHERE {where}", [cluster_id, table.schema, table.name])
-
-
-def _insert(session: Session, schema: str, values: Sequence[Any]) -> None:
-    columns = "(cluster_id, table_schema, table_name, unit, state, kind, snapshot_ts, bounds, after_key, copied, made, bytes, changed_at)"
-    session.execute(f"INSERT INTO {_table(schema)} {columns} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, NOW(3))", values)
-
-
-def _table(schema: str) -> str:
-    return f"{quote_name(schema)}.{quote_name(TABLE)}"
-
-
+_OF_TABLE = "state, copied, bounds, made"
+_RANGES = "cluster_id = %s AND table_schema = %s AND table_name = %s AND unit >= 0"
 _ONE = "cluster_id = %s AND table_schema = %s AND table_name = %s AND unit = %s"
+
+
+def _table(table: TableName, ts: Any, state: str, rows: Any, to: str | None, made: Any) -> CopiedTable:
+    return CopiedTable(*table, CopyState(state), int(rows), to or "", bool(made), given_up=not int(ts))
+
+
+def _range(table: TableName, unit: Any, bounds: str, after: str | None, state: str) -> CopiedRange:
+    return CopiedRange(table, int(unit), KeyRange.from_json(bounds), key_from_json(after), state == "done")

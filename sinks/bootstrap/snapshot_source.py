@@ -20,12 +20,14 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key, KeyRange, even_boundaries, ranges_between
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expression, form_of, shows, whole
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, look
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
 from pyspark_tidb_binlog.sinks.mysql.password import Broadcast, Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import account_of
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +183,9 @@ class SnapshotSource:
     def columns(self, session: Session, table: TableAt) -> tuple[tuple[str, str], ...] | None:
         """The names and types of the table's columns at the session's snapshot, in order; None: there is no such table."""
         try:
-            return tuple((as_text(row[0]), as_text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {_name(table)}"))
+            return tuple(
+                (as_text(row[0]), as_text(row[1])) for row in session.query(f"SHOW COLUMNS FROM {table_name(table.schema, table.name)}")
+            )
         except ServerRefused as error:
             if error.errno in ABSENT:
                 return None
@@ -190,12 +194,14 @@ class SnapshotSource:
     def create_text(self, session: Session, table: TableAt) -> str:
         """The CREATE statement of the table, view or sequence, as the server writes it."""
         kind = "SEQUENCE" if table.info.is_sequence else "TABLE"
-        return as_text(session.query(f"SHOW CREATE {kind} {_name(table)}")[0][1])
+        return as_text(session.query(f"SHOW CREATE {kind} {table_name(table.schema, table.name)}")[0][1])
 
     def numbers_given(self, session: Session, sequence: TableAt) -> int | None:
         """The last number that is given, or in a server's cache, now: a snapshot does not hold it. None: the server does not say."""
         try:
-            return next((int(row[3]) - 1 for row in session.query(f"SHOW TABLE {_name(sequence)} NEXT_ROW_ID")), None)
+            return next(
+                (int(row[3]) - 1 for row in session.query(f"SHOW TABLE {table_name(sequence.schema, sequence.name)} NEXT_ROW_ID")), None
+            )
         except ServerRefused as error:
             _log.warning(
                 "%s.%s: the copy begins at its START, because its next number cannot be read: %s", sequence.schema, sequence.name, error
@@ -232,7 +238,7 @@ class SnapshotSource:
 
     def _boundaries(self, session: Session, table: TableAt, handle: Handle, partition: str) -> list[Key]:
         """The first key of each region; of versions before TABLESAMPLE (5.0) an even division of integers, or nothing."""
-        source = _name(table) + (f" PARTITION ({quote_name(partition)})" if partition else "")
+        source = table_name(table.schema, table.name) + (f" PARTITION ({quote_name(partition)})" if partition else "")
         asked = ", ".join(handle.expressions)
         try:
             return self._keys(session, f"SELECT {asked} FROM {source} TABLESAMPLE REGIONS() ORDER BY {', '.join(handle.names)}", handle)
@@ -320,11 +326,4 @@ def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] 
         raise ConfigError(
             "--bootstrap reads tables from TiDB by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on these tables"
         )
-    account = TargetConfig(
-        host=config.host, port=config.port, user=config.user, password=config.password, read_timeout=_SECONDS, security=config.security
-    )
-    return SnapshotSource(ShippedTarget.of(account, broadcast))
-
-
-def _name(table: TableAt) -> str:
-    return f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    return SnapshotSource(ShippedTarget.of(account_of(config, _SECONDS), broadcast))

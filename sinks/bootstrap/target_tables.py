@@ -15,14 +15,13 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobT
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
-from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedTable, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import plainly
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
@@ -35,7 +34,7 @@ from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, kinds_of, read_tables, read_whole
-from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out
+from pyspark_tidb_binlog.sinks.mysql.target_fit import Misfit, as_found, left_out, with_stored
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_autocommit
 from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
@@ -54,11 +53,6 @@ class WantedTable:
     """What creates it, as the upstream writes it."""
     database: DbInfo | None
     """The upstream's database."""
-
-    @property
-    def label(self) -> str:
-        """Its name at the target."""
-        return f"{self.target.schema}.{self.target.name}"
 
 
 class TargetTables:
@@ -90,28 +84,25 @@ class TargetTables:
                 losses = self._make(wanted)
             elif not is_empty(self.session, *name):
                 if not may_empty:
-                    raise BootstrapRefused(not_empty([wanted.label]))
+                    raise BootstrapRefused(not_empty([wanted.target.label]))
                 self.session.execute(f"TRUNCATE TABLE {table_name(*name)}")
             there = read_tables(self.session, [name]).get(name)
             self._require_columns(wanted, there)
             if was_there and there is not None and (words := other_keys(wanted.target.info, there)):
                 _log.warning(
                     "%s is at the target and keeps its definition: %s. To have it created as it is upstream, drop it there before the start",
-                    wanted.label,
+                    wanted.target.label,
                     words,
                 )
         return losses
 
     def as_made(self, plan: CopyPlan) -> CopyPlan:
         """``plan`` for the table as it is there: a STORED column that the target does not compute is copied."""
-        computed = [c for c in plan.target.info.columns if c.generated_stored]
-        if not computed:
+        if not any(c.generated_stored for c in plan.target.info.columns):
             return plan
         name = (plan.target.schema, plan.target.name)
         there = read_tables(self.session, [name]).get(name)
-        plain = {c.id for c in computed if there and (found := there.column(c.name)) and not found.generated}
-        source, target = (replace(table, info=plainly(table.info, plain)) for table in (plan.source, plan.target))
-        return replace(plan, source=source, target=target) if plain else plan
+        return plan if there is None else replace(plan, source=with_stored(plan.source, there), target=with_stored(plan.target, there))
 
     def drop(self, schema: str, name: str) -> None:
         """Remove a table, view or sequence that a copy has made, if it is there."""
@@ -119,6 +110,12 @@ class TargetTables:
             for kind in kinds_of(self.session, schema, name):
                 what = "VIEW" if "VIEW" in kind else "SEQUENCE" if kind == "SEQUENCE" else "TABLE"
                 self.session.execute(f"DROP {what} IF EXISTS {table_name(schema, name)}")
+
+    def empty(self, schema: str, name: str) -> None:
+        """Remove the rows of a table that a copy has filled, if it is there."""
+        with self._alone():
+            if self.is_there(schema, name):
+                self.session.execute(f"TRUNCATE TABLE {table_name(schema, name)}")
 
     def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
         """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
@@ -130,13 +127,9 @@ class TargetTables:
             try:
                 self._make(wanted)
             except ServerRefused as error:
-                _log.info("%s cannot be made yet: %s", wanted.label, error)
+                _log.info("%s cannot be made yet: %s", wanted.target.label, error)
                 return str(error)
             return ""
-
-    def has_statement(self, wanted: WantedTable) -> bool:
-        """Whether a statement creates the object there; if not, the log has named the loss."""
-        return bool(rewrite(making(wanted, Routes.of(self._apply)), self._dialect, restored=False).sql)
 
     def require_still_there(self, tables: Iterable[CopiedTable]) -> None:
         """Check that what is recorded as copied is at the target.
@@ -144,19 +137,19 @@ class TargetTables:
         Raises:
             BootstrapRefused: somebody has emptied or dropped it since.
         """
-        schema, counts = self._lease.schema, copy_record.counted_by_table(self.session, self._lease.cluster_id, self._lease.schema)
-        lost = []
-        for table in (t for t in tables if t.to and t.state in (CopyState.EMPTY, CopyState.DONE)):
-            rows = table.rows if table.state is CopyState.DONE else counts.get((table.schema, table.name), 0)
-            if not self.is_there(*table.place) or (rows and is_empty(self.session, *table.place)):
-                lost.append(".".join(table.place))
+        lost = [
+            ".".join(table.place)
+            for table in tables
+            if table.to and table.state in (CopyState.EMPTY, CopyState.DONE)
+            if not self.is_there(*table.place) or (table.copied and is_empty(self.session, *table.place))
+        ]
         if lost:
             raise BootstrapRefused(
-                f"{', '.join(lost[:5])}: {schema}.{copy_record.TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
+                f"{', '.join(lost[:5])}: {self._lease.schema}.{TABLE} records this table as copied, but at the target it is empty or does not exist. If the "
                 "target was rebuilt or the table emptied, start with --bootstrap-restart, which copies everything again"
             )
 
-    def rows_in(self, tables: list[tuple[str, str]]) -> list[str]:
+    def rows_in(self, tables: Iterable[tuple[str, str]]) -> list[str]:
         """The tables that exist and have rows."""
         found = (name for name in tables if self.is_there(*name) and not is_empty(self.session, *name))
         return [f"{schema}.{table}" for schema, table in found]
@@ -195,10 +188,10 @@ class TargetTables:
             strange = inexact(wanted.target, there)
             why = ", ".join(one.words for one in strange if one.key or self._apply.on_finding == "stop")
             for one in strange:
-                _log.warning("%s: %s", wanted.label, one.words)
+                _log.warning("%s: %s", wanted.target.label, one.words)
         if why:
             raise BootstrapRefused(
-                f"{wanted.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: the start creates it as it is upstream"
+                f"{wanted.target.label} at the target: {why}, so its rows cannot be copied. Drop the table there and start again: the start creates it as it is upstream"
             )
 
     @property
@@ -248,34 +241,15 @@ def other_keys(info: TableInfo, there: TargetTable) -> str:
 def making(wanted: WantedTable, routes: Routes) -> Subject:
     """The DDL as if a job of the upstream made the object. Pure."""
     source, target = wanted.source, wanted.target
-    job = Job(
-        id=0,
-        type=_kind(source.info),
-        state=STATE_SYNCED,
-        schema_state=PUBLIC,
-        schema_id=0,
-        table_id=source.table_id,
-        schema_name=source.schema,
-        table_name=source.name,
-        query=wanted.create_text,
-        version=source.version,
-        db_info=None,
-        table_info=source.info,
-        multiple_table_infos=(),
-        finished_ts=0,
-    )
+    kind = JobType.CREATE_VIEW if source.info.is_view else JobType.CREATE_SEQUENCE if source.info.is_sequence else JobType.CREATE_TABLE
+    described = table_as_job(source, SchemaHistory())
+    job = replace(described, id=0, type=int(kind), state=STATE_SYNCED, schema_state=PUBLIC, query=wanted.create_text)
     narrowed = bool(routes.columns_of(source))
     # What its foreign keys refer to has routes, too.
     info = target.info if narrowed else referring(source, routes.target).info
     after = replace(source, schema=target.schema, name=target.name, info=info)
     given = DdlDelivery(DdlForm.TEXT if (after == source and not narrowed) or source.info.is_view else DdlForm.INFOS)
     return Subject(job, wanted.create_text, target.schema, target.name, (), (after,), given, routes)
-
-
-def _kind(info: TableInfo) -> JobType:
-    if info.is_view:
-        return JobType.CREATE_VIEW
-    return JobType.CREATE_SEQUENCE if info.is_sequence else JobType.CREATE_TABLE
 
 
 def require_up_to_date(session: Session, apply: ApplyConfig, held: Lease, history: SchemaHistory, tables: Iterable[TableAt]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, image_schema, kind_of
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -21,18 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import same_type
 from pyspark_tidb_binlog.sinks.mysql.literals import Cells, LiteralForm, literals
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 
-_NUMBERED = frozenset({ColumnType.ENUM, ColumnType.SET, ColumnType.BIT})
-_BARE = _NUMBERED | {
-    ColumnType.TINYINT,
-    ColumnType.SMALLINT,
-    ColumnType.INT,
-    ColumnType.MEDIUMINT,
-    ColumnType.BIGINT,
-    ColumnType.YEAR,
-    ColumnType.FLOAT,
-    ColumnType.DOUBLE,
-    ColumnType.DECIMAL,
-}
+_NUMBERS = frozenset({CellKind.INT, CellKind.UINT, CellKind.NUMBER, CellKind.FLOAT, CellKind.DOUBLE, CellKind.DECIMAL})
 _FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
@@ -42,12 +31,12 @@ def expression(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp == ColumnType.FLOAT:
         return f"{name} * 1e0"  # as FLOAT, servers show six digits
-    return f"CAST({name} AS UNSIGNED)" if column.tp in _NUMBERED else name
+    return f"CAST({name} AS UNSIGNED)" if kind_of(column) is CellKind.NUMBER else name
 
 
 def form_of(column: ColumnInfo) -> LiteralForm:
     """The form in which the answer's text becomes a literal."""
-    if column.tp in _BARE:
+    if kind_of(column) in _NUMBERS:
         return LiteralForm.BARE
     return LiteralForm.BYTES if is_bytes(column) else LiteralForm.TEXT
 

@@ -9,7 +9,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,13 +69,10 @@ class BinlogDirectory(Outlet):
         """Lock the directory. The first ``put`` removes what is beyond ``progress``: by then the upstream has shown that it still holds these binlogs. If the record
         was restored from an old backup, these files may be the only copy.
         """
-        with self._written():
-            self._writer = self._opened(progress, commit_ts)
-
-    def _opened(self, progress: LocalProgress | None, commit_ts: int) -> BinlogWriter:
         target = self._target
-        writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
-        try:
+        with self._written(), ExitStack() as closing:
+            writer = BinlogWriter(target.directory, target.max_file_bytes, self._now)
+            closing.callback(writer.close)
             place = progress.place if progress is not None else None
             end = FilePosition(place["file"], place["offset"]) if place else end_of(target.directory, commit_ts)
             if progress is None and end != writer.position:
@@ -84,10 +81,8 @@ class BinlogDirectory(Outlet):
                     "an empty directory, or restore the savepoint"
                 )
             self._cut_to = self._required(writer, end) if end != writer.position else None
-        except BaseException:
-            writer.close()
-            raise
-        return writer
+            closing.pop_all()
+            self._writer = writer
 
     def _required(self, writer: BinlogWriter, end: FilePosition) -> FilePosition:
         try:
@@ -177,13 +172,11 @@ def end_of(directory: Path, commit_ts: int) -> FilePosition:
 
 def _end_in(directory: Path, file: BinlogName, commit_ts: int) -> FilePosition:
     end = FilePosition(file.index, 0)
-    try:
+    with suppress(TornRecord):
         for record in read_records(directory / file.name):
             if commit_ts_of(record.payload) > commit_ts:
-                return end
+                break
             end = record.end
-    except TornRecord:
-        pass
     return end
 
 
@@ -191,11 +184,9 @@ def last_ts_of(directory: Path) -> int:
     """Return the commit_ts of the last binlog; 0 if the directory has none."""
     for file in reversed(files_in(directory)):
         last = b""
-        try:
+        with suppress(TornRecord):
             for record in read_records(directory / file.name):
                 last = record.payload
-        except TornRecord:
-            pass
         if last:
             return commit_ts_of(last)
     return 0

@@ -4,10 +4,12 @@ Promises: pure except for reading files. Files of a real Drainer and of ours are
 writing: the reading ends there, where the original fails. Any other invalid record raises ``Corruption``.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
@@ -154,10 +156,9 @@ def _no_binlog(record: BinlogRecord, name: str, error: Exception) -> Corruption:
 
 def _first_ts(path: Path) -> int:
     """The commit_ts of the first binlog; 0 for a file without one."""
-    try:
+    with contextlib.suppress(TornRecord):
         return next((commit_ts_of(r.payload) for r in read_records(path)), 0)
-    except TornRecord:
-        return 0
+    return 0
 
 
 def _cell(raw: bytes) -> Cell:
@@ -252,28 +253,16 @@ def ddl_parts(query: str) -> DdlParts:
 
 
 def _statements(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    held: list[Token] = []
-    for token in tokens:
-        if token.text != ";":
-            held.append(token)
-        elif held:
-            yield held
-            held = []
-    if held:
-        yield held
+    return (tuple(run) for ends, run in groupby(tokens, key=lambda token: token.text == ";") if not ends)
 
 
 def _named(tokens: Sequence[Token]) -> QualifiedName:
     words = [t.word for t in tokens]
-    nothing = QualifiedName("", "")
     if words[0] == "TRUNCATE":
         return _name_at(tokens, 2 if words[1:2] == ["TABLE"] else 1)
-    if words[0] not in ("CREATE", "DROP", "ALTER", "RENAME"):
-        return nothing
-    kind = next((w for w in words[1:24] if w in _KINDS), "")
-    if not kind:
-        return nothing
-    return _KINDS[kind](tokens, words.index(kind) + 1)
+    changes = words[0] in ("CREATE", "DROP", "ALTER", "RENAME")
+    kind = next((w for w in words[1:24] if w in _KINDS), "") if changes else ""
+    return _KINDS[kind](tokens, words.index(kind) + 1) if kind else QualifiedName("", "")
 
 
 def _name_at(tokens: Sequence[Token], at: int) -> QualifiedName:

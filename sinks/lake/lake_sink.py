@@ -178,7 +178,7 @@ class LakeSink(Sink):
                 raise ApplyError(f"cannot record DDL job {step.job.id} at {step.commit_ts}: the lake stands at {self._commit_ts}")
             unwanted = step.decision.fate in (DdlFate.FILTERED, DdlFate.LEFT_OUT) or step.skip_ts in self._settings.ignored_ts
             name = name_of(step.job, history)
-            to = self._settings.selection.routes.target(name.schema, name.table)
+            to = self._settings.selection.routes.target(name.schema, name.name)
             rows = [] if unwanted else [ddl_row(step, (to.schema, to.name))]
             self._step(step.commit_ts, step.applied, LedgerWrite(rows), MUCH * len(rows))
             fate = "recorded"

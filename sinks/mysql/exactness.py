@@ -34,7 +34,15 @@ _BITS = {
     ColumnType.BIGINT: 64,
     ColumnType.YEAR: 12,
 }
-_TIMES = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP, ColumnType.DATE, ColumnType.NEWDATE, ColumnType.TIME})
+_MOMENTS = frozenset({"datetime", "timestamp"})
+_TIMES = {
+    ColumnType.DATETIME: _MOMENTS,
+    ColumnType.TIMESTAMP: _MOMENTS,
+    ColumnType.DATE: _MOMENTS | {"date"},
+    ColumnType.NEWDATE: _MOMENTS | {"date"},
+    ColumnType.TIME: frozenset({"time"}),
+}
+"""The kinds of columns that hold the values of each type, but for fractions of a second."""
 
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint"})
 _DECIMALS = frozenset({"decimal", "numeric", "fixed"})
@@ -44,6 +52,8 @@ _DIGITS = {"float": 6, "double": 15, "real": 15}
 """So many decimal digits come back as they were."""
 _CHARACTERS = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 _BYTES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+_TEXTS = _CHARACTERS | _BYTES | {"char"}
+"""They hold a number or a time as it is written."""
 
 _WHOLE = 64
 """The bits of the largest BIT."""
@@ -102,13 +112,8 @@ def changed(column: ColumnInfo, there: TargetColumn) -> str:
 
 def mistaken(column: ColumnInfo, there: TargetColumn) -> str:
     """Why a search for a value of ``column`` finds others; empty: it does not."""
-    if not (there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"):
-        return ""
-    if column.tp == ColumnType.DECIMAL:
-        many = column.flen > _DIGITS["double"]
-    else:
-        many = column.tp in _BITS and _bits(column) > _COMPARED
-    return "makes large numbers equal that are close to each other" if many else ""
+    many = column.flen > _DIGITS["double"] if column.tp == ColumnType.DECIMAL else column.tp in _BITS and _bits(column) > _COMPARED
+    return "makes large numbers equal that are close to each other" if many and there.kind in _TEXTS else ""
 
 
 _ROUNDS = "rounds off digits"
@@ -123,15 +128,12 @@ def _bits(column: ColumnInfo) -> int:
 def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind in _FLOATS:
         return _ROUNDS if _bits(column) > _FLOATS[there.kind] else ""
-    text = there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char"
-    if there.kind in _INTEGERS or there.kind in _DECIMALS:
-        return ""
-    if column.tp == ColumnType.YEAR and there.kind == "year":
+    if there.kind in _INTEGERS | _DECIMALS or (column.tp == ColumnType.YEAR and there.kind == "year"):
         return ""
     if there.kind == "bit" and column.tp != ColumnType.YEAR:
         # A negative number is one of the largest of BIT(64), and too large for every shorter one.
         return "" if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE else "makes negative numbers large ones"
-    return "" if text and column.tp != ColumnType.BIT else _OTHER_KIND
+    return "" if there.kind in _TEXTS and column.tp != ColumnType.BIT else _OTHER_KIND
 
 
 def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
@@ -145,36 +147,25 @@ def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
         cut = precision >= 0 and (column.decimal < 0 or scale < column.decimal or not 0 <= column.flen <= precision)
         narrow = column.flen > _DIGITS[there.kind] if exact else column.tp == ColumnType.DOUBLE and there.kind == "float"
         return _ROUNDS if narrow or cut else ""
-    return "" if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char" else _OTHER_KIND
+    return "" if there.kind in _TEXTS else _OTHER_KIND
 
 
 def _time(column: ColumnInfo, there: TargetColumn) -> str:
-    if there.kind in _CHARACTERS or there.kind in _BYTES or there.kind == "char":
+    if there.kind in _TEXTS:
         return ""
-    digits = max(_measures(there)[0], 0)
-    if column.tp == ColumnType.TIME:
-        here = there.kind == "time"
-    elif column.tp in (ColumnType.DATE, ColumnType.NEWDATE):
-        return "" if there.kind in ("date", "datetime", "timestamp") else _OTHER_KIND
-    else:
-        here = there.kind in ("datetime", "timestamp")
-        if there.kind == "date":
-            return "cuts off the time of day"
-    if not here:
-        return _OTHER_KIND
-    return "cuts off fractions of a second" if digits < max(column.decimal, 0) else ""
+    if there.kind in _TIMES[ColumnType(column.tp)]:
+        return "cuts off fractions of a second" if max(_measures(there)[0], 0) < max(column.decimal, 0) else ""
+    return "cuts off the time of day" if there.kind == "date" and column.tp != ColumnType.TIME else _OTHER_KIND
 
 
 def _characters(column: ColumnInfo, there: TargetColumn) -> str:
-    if there.kind in _CHARACTERS or there.kind in _BYTES:
+    if there.kind in _CHARACTERS | _BYTES or (column.tp == ColumnType.JSON and there.kind == "json"):
         return ""
     if there.kind == "char":
         return "" if is_text(column) and column.tp == ColumnType.STRING else "cuts off blanks at the end"
     if there.kind == "binary":
         same = is_bytes(column) and column.tp == ColumnType.STRING and max(_measures(there)[0], 1) == max(column.flen, 1)
         return "" if same else "adds zeros at the end"
-    if column.tp == ColumnType.JSON and there.kind == "json":
-        return ""
     return _OTHER_KIND
 
 

@@ -72,7 +72,7 @@ def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect
         keys = _meeting(info, there, {c.name.lower() for _, c, _ in found})
     if not keys:
         return None
-    found = [one for one in found if any(one[1].name.lower() in _names(key) for key in keys)]
+    found = [one for one in found if any(one[1].name.lower() in key.names for key in keys)]
     named = tuple(key.name for key in keys)
     shown = ", ".join(f"{c.name} ({c.collation} there, {_shown(own, apply)} upstream)" for own, c, _ in found)
     what = (
@@ -87,17 +87,13 @@ def folded_keys(info: TableInfo, there: TargetTable, apply: ApplyConfig, dialect
     )
 
 
-def _names(key: TargetKey) -> frozenset[str]:
-    return frozenset(name.lower() for name, _ in key.columns)
-
-
 def _meeting(info: TableInfo, there: TargetTable, folded: Set[str]) -> tuple[TargetKey, ...]:
     """The unique keys in which rows of the upstream may meet, because the columns ``folded`` take several texts for one."""
-    keys = {_names(key) for key in there.unique_keys}
+    keys = {key.names for key in there.unique_keys}
     certain = [frozenset(c.name.lower() for c in key) for key in info.unique_keys() if all(c.not_null for c in key)]
     apart = [names for names in certain if names in keys and names.isdisjoint(folded)]
     whole = {key.name: {name.lower() for name, length in key.columns if length == WHOLE_COLUMN} for key in there.unique_keys}
-    return tuple(key for key in there.unique_keys if _names(key) & folded and not any(names <= whole[key.name] for names in apart))
+    return tuple(key for key in there.unique_keys if key.names & folded and not any(names <= whole[key.name] for names in apart))
 
 
 def _collation(column: ColumnInfo, apply: ApplyConfig) -> str:

@@ -3,12 +3,12 @@
 ``read_tables`` reads what rows need, ``read_whole`` also what DDLs compare. Names are those at the target. A name is matched without regard to case if the
 target has no table of exactly that name: TiDB ignores case, and a server may store all names in lower case.
 
-Promises: one query for all tables. A table that the target lacks, or that the account may not see, is not in the answer.
+Promises: three queries for all tables. A table that the target lacks, or that the account may not see, is not in the answer.
 """
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -90,6 +90,11 @@ class TargetKey:
         """Whether it is the primary key."""
         return self.name.upper() == "PRIMARY"
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Its columns, in lower case."""
+        return frozenset(name.lower() for name, _ in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
@@ -109,9 +114,9 @@ class TargetTable:
     collation: str = ""
     """Of new columns that have none of their own."""
     other_keys: tuple[TargetKey, ...] = ()
-    """Those that are not unique; this and the rest only by ``read_whole``."""
+    """Those that are not unique."""
     foreign_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Their columns in lower case, by name."""
+    """Their columns in lower case, by name; this and the rest only by ``read_whole``."""
     json: frozenset[str] = frozenset()
     """Lower-case names of the columns of a MariaDB that are JSON: a LONGTEXT with a CHECK."""
     partition_method: str = ""
@@ -139,8 +144,20 @@ def read_tables(session: Target, names: Iterable[TableName]) -> dict[TableName, 
 
 def read_whole(session: Target, schema: str, name: str) -> TargetTable | None:
     """The table with all that DDLs compare; None if the target has none. By the name that the server has, where another one differs only in case."""
-    texts = (_COLUMNS, _ALL_KEYS, _OPTIONS, _FOREIGN, _PARTITIONS, *((_JSON,) if session.flavour is Flavour.MARIADB else ()))
-    return _read(session, [(schema, name)], texts).get((schema, name))
+    if (found := _read(session, [(schema, name)]).get((schema, name))) is None:
+        return None
+    asked = (_FOREIGN, _PARTITIONS, *((_JSON,) if session.flavour is Flavour.MARIADB else ()))
+    keys, partitions, *json = (_asked(session, [(schema, name)], sql).get((0, (found.schema, found.name)), []) for sql in asked)
+    foreign: dict[str, tuple[str, ...]] = {}
+    for key, column in keys:
+        foreign[as_text(key)] = (*foreign.get(as_text(key), ()), as_text(column).lower())
+    return replace(
+        found,
+        foreign_keys=foreign,
+        json=frozenset(as_text(column).lower() for rows in json for (column,) in rows),
+        partition_method=next((as_text(method) for _, method, _ in partitions), ""),
+        partitions={as_text(part): _text(values) or "" for part, _, values in partitions},
+    )
 
 
 def is_absent(session: Target, schema: str, name: str) -> bool:
@@ -158,47 +175,33 @@ def is_absent(session: Target, schema: str, name: str) -> bool:
     return False
 
 
-_NAMES = "CONVERT(table_schema USING utf8mb4), CONVERT(table_name USING utf8mb4)"
-"""Converted, because servers give the names of the two tables of information_schema collations that a UNION may not mix."""
-_OF_COLUMN, _OF_KEY, _OF_TABLE, _OF_FOREIGN, _OF_PARTITION, _OF_JSON = _ABOUT = range(6)
-"""What a row of the answer is about."""
 _COLUMNS = (
-    f"SELECT {{n}} AS n, {_NAMES}, {_OF_COLUMN} AS about, ordinal_position AS place, '' AS key_name, CONVERT(column_name USING utf8mb4) AS name, "
-    "column_type AS type, is_nullable AS nullable, column_default AS preset, extra AS extra, collation_name AS collation, NULL AS prefix "
-    "FROM information_schema.columns "
+    "SELECT {n}, table_schema, table_name, ordinal_position, column_name, column_type, is_nullable, column_default, extra, collation_name "
+    "FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+)
+_KEYS = (
+    "SELECT {n}, table_schema, table_name, seq_in_index, index_name, column_name, non_unique, sub_part FROM information_schema.statistics "
     "WHERE table_schema = %s AND table_name = %s"
-)
-_ALL_KEYS = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_KEY}, seq_in_index, index_name, CONVERT(column_name USING utf8mb4), non_unique, '', NULL, '', NULL, sub_part "
-    "FROM information_schema.statistics "
-    "WHERE table_schema = %s AND table_name = %s"
-)
-_KEYS = f"{_ALL_KEYS} AND non_unique = 0"
-_FOREIGN = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_FOREIGN}, ordinal_position, CONVERT(constraint_name USING utf8mb4), CONVERT(column_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
-    "FROM information_schema.key_column_usage WHERE table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL"
-)
-_JSON = (
-    "SELECT {n}, CONVERT(constraint_schema USING utf8mb4), CONVERT(table_name USING utf8mb4), "
-    f"{_OF_JSON}, 0, '', CONVERT(constraint_name USING utf8mb4), '', '', NULL, '', NULL, NULL "
-    "FROM information_schema.check_constraints WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
-)
-_PARTITIONS = (
-    f"SELECT {{n}}, {_NAMES}, {_OF_PARTITION}, partition_ordinal_position, CONVERT(partition_method USING utf8mb4), CONVERT(partition_name USING utf8mb4), '', '', "
-    "CONVERT(partition_description USING utf8mb4), '', NULL, NULL "
-    "FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL"
 )
 _OPTIONS = (
-    f"SELECT {{n}}, CONVERT(t.table_schema USING utf8mb4), CONVERT(t.table_name USING utf8mb4), {_OF_TABLE}, 0, CONVERT(COALESCE(e.transactions, '') USING utf8mb4), "
-    "CONVERT(COALESCE(t.engine, '') USING utf8mb4), '', '', CONVERT(t.table_comment USING utf8mb4), '', CONVERT(t.table_collation USING utf8mb4), NULL "
-    "FROM information_schema.tables t LEFT JOIN information_schema.engines e "
-    "ON CONVERT(e.engine USING utf8mb4) = CONVERT(t.engine USING utf8mb4) "
+    "SELECT {n}, t.table_schema, t.table_name, 0, COALESCE(e.transactions, ''), COALESCE(t.engine, ''), t.table_comment, t.table_collation "
+    "FROM information_schema.tables t LEFT JOIN information_schema.engines e ON CONVERT(e.engine USING utf8mb4) = CONVERT(t.engine USING utf8mb4) "
     "WHERE t.table_schema = %s AND t.table_name = %s"
+)
+_FOREIGN = (
+    "SELECT {n}, table_schema, table_name, ordinal_position, constraint_name, column_name FROM information_schema.key_column_usage "
+    "WHERE table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL"
+)
+_JSON = (
+    "SELECT {n}, constraint_schema, table_name, 0, constraint_name FROM information_schema.check_constraints "
+    "WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid%%'"
+)
+_PARTITIONS = (
+    "SELECT {n}, table_schema, table_name, partition_ordinal_position, partition_name, partition_method, partition_description "
+    "FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s AND partition_name IS NOT NULL"
 )
 _WITHOUT = frozenset({"NO"})
 """What ``engines.transactions`` says of an engine without transactions; for an engine that is not loaded it says nothing."""
-
-_TEXTS = (_COLUMNS, _KEYS, _OPTIONS)
 
 
 def with_transactions(label: str) -> str:
@@ -206,58 +209,58 @@ def with_transactions(label: str) -> str:
     return f"ALTER TABLE {label} ENGINE = InnoDB"
 
 
-def _read(session: Target, names: Sequence[TableName], texts: Sequence[str] = _TEXTS) -> dict[TableName, TargetTable]:
-    selects = [text.format(n=n) for n in range(len(names)) for text in texts]
-    rows = session.query(" UNION ALL ".join(selects), [part for name in names for _ in texts for part in name])
+_Rows = list[tuple[Any, ...]]
+
+
+def _read(session: Target, names: Sequence[TableName]) -> dict[TableName, TargetTable]:
+    columns, keys, options = (_asked(session, names, sql) for sql in (_COLUMNS, _KEYS, _OPTIONS))
     found = {}
     for number, name in enumerate(names):
-        mine = [row for row in rows if int(row[0]) == number]
         # An account without a right to any column sees the table, and none of its columns.
-        spelled = {(str(row[1]), str(row[2])) for row in mine if int(row[3]) == _OF_COLUMN}
+        spelled = {there for n, there in columns if n == number}
         if spelled:
             chosen = name if name in spelled else min(spelled)
-            found[name] = _table(chosen, [row for row in mine if (str(row[1]), str(row[2])) == chosen])
+            at = number, chosen
+            found[name] = _table(chosen, columns[at], keys.get(at, []), options.get(at, []))
     return found
 
 
-def _table(name: TableName, rows: Sequence[tuple[Any, ...]]) -> TargetTable:
-    of: dict[int, list[tuple[Any, ...]]] = {about: [] for about in _ABOUT}
-    for row in sorted(rows, key=lambda row: int(row[4])):
-        of[int(row[3])].append(row)
+def _asked(session: Target, names: Sequence[TableName], sql: str) -> dict[tuple[int, TableName], _Rows]:
+    """What a SELECT says of each table, in order; by the table's number in ``names`` and its name there."""
+    rows = session.query(" UNION ALL ".join(sql.format(n=n) for n in range(len(names))), [part for name in names for part in name])
+    found: dict[tuple[int, TableName], _Rows] = {}
+    for number, schema, name, _, *said in sorted(rows, key=lambda row: int(row[3])):
+        found.setdefault((int(number), (as_text(schema), as_text(name))), []).append(tuple(said))
+    return found
+
+
+def _table(name: TableName, columns: _Rows, keys: _Rows, options: _Rows) -> TargetTable:
     parts: dict[tuple[str, bool], list[tuple[str, int]]] = {}
-    for row in of[_OF_KEY]:
-        parts.setdefault((str(row[5]), not int(row[7])), []).append((_text(row[6]) or "", int(row[12] or WHOLE_COLUMN)))
-    keys = [TargetKey(key, tuple(columns), unique) for (key, unique), columns in parts.items()]
-    keys.sort(key=lambda key: (not key.primary, key.name.upper()))
-    foreign: dict[str, tuple[str, ...]] = {}
-    for row in of[_OF_FOREIGN]:
-        foreign[str(row[5])] = (*foreign.get(str(row[5]), ()), str(row[6]).lower())
-    transactions, engine, comment, collation = next(((row[5], row[6], row[9], row[11]) for row in of[_OF_TABLE]), ("", "", None, None))
+    for key, column, non_unique, prefix in keys:
+        parts.setdefault((as_text(key), not int(non_unique)), []).append((_text(column) or "", int(prefix or WHOLE_COLUMN)))
+    made = sorted((TargetKey(key, tuple(of), unique) for (key, unique), of in parts.items()), key=lambda k: (not k.primary, k.name.upper()))
+    transactions, engine, comment, collation = (_text(value) or "" for value in options[0]) if options else ("", "", "", "")
     return TargetTable(
         *name,
-        tuple(map(_column, of[_OF_COLUMN])),
-        tuple(key for key in keys if key.unique),
-        str(engine),
-        str(transactions).upper() not in _WITHOUT,
-        _text(comment) or "",
-        _text(collation) or "",
-        tuple(key for key in keys if not key.unique),
-        foreign,
-        frozenset(str(row[6]).lower() for row in of[_OF_JSON]),
-        next((str(row[5]) for row in of[_OF_PARTITION]), ""),
-        {str(row[6]): _text(row[9]) or "" for row in of[_OF_PARTITION]},
+        tuple(_column(*row) for row in columns),
+        tuple(key for key in made if key.unique),
+        engine,
+        transactions.upper() not in _WITHOUT,
+        comment,
+        collation,
+        tuple(key for key in made if not key.unique),
     )
 
 
-def _column(row: tuple[Any, ...]) -> TargetColumn:
-    type_, nullable, default, extra, collation = (_text(value) for value in row[7:12])
-    said = (extra or "").upper()
+def _column(*row: Any) -> TargetColumn:
+    name, type_, nullable, default, extra, collation = map(_text, row)
+    may_be_null, said = (nullable or "").upper() == "YES", (extra or "").upper()
     return TargetColumn(
-        str(row[6]),
+        name or "",
         type_ or "",
-        (nullable or "").upper() == "YES",
+        may_be_null,
         # MariaDB shows the default NULL of a nullable column as this word.
-        None if default is None or (default == "NULL" and (nullable or "").upper() == "YES") else default,
+        None if default is None or (default == "NULL" and may_be_null) else default,
         bool(re.search(r"\b(VIRTUAL|STORED|PERSISTENT)\b", said)),
         "AUTO_INCREMENT" in said,
         collation or "",
@@ -305,43 +308,28 @@ def table_ids(session: Target, schema: str, table: str) -> dict[str, int] | None
 def _innodb_ids(session: Target, schema: str, table: str) -> dict[str, int]:
     """Ids from InnoDB, which stores names in the ``filename`` charset, and partitions as ``table#P#partition``; MySQL as ``table#p#partition``."""
     full = f"{schema}/{table}"
-    found = _ids_of_file(session, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
-    if session.flavour is Flavour.MYSQL:
-        return found or _ids_of_space(session, full)
+    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
+    by_file = f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s"
+    found = _ids_by_part(session, by_file, full) if _PLAIN.fullmatch(schema) and _PLAIN.fullmatch(table) else {}
     if found:
         return found
+    if session.flavour is Flavour.MYSQL:
+        # It has no function for the ``filename`` charset, but shows the names of tablespaces as they are.
+        by_space = (
+            f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
+            "WHERE s.name = %s OR s.name LIKE %s"
+        )
+        return _ids_by_part(session, by_space, full)
     encoded = "CONVERT(CONVERT(%s USING filename) USING binary)"
     (name,) = session.query(f"SELECT CONCAT({encoded}, '/', {encoded})", [schema, table])[0]
-    return _ids_of_file(session, as_text(name))
+    return _ids_by_part(session, by_file, as_text(name))
 
 
-def _ids_of_file(session: Target, full: str) -> dict[str, int]:
-    view = "innodb_sys_tables" if session.flavour is Flavour.MARIADB else "innodb_tables"
-    rows = session.query(
-        f"SELECT name, table_id, {_FOLDS} FROM information_schema.{view} WHERE name = %s OR name LIKE %s", [full, _below(full)]
-    )
-    return _ids_by_part(rows, full)
-
-
-def _ids_of_space(session: Target, full: str) -> dict[str, int]:
-    """Find ids by the names of tablespaces, which MySQL shows as they are: it has no function for the ``filename`` charset."""
-    rows = session.query(
-        f"SELECT s.name, t.table_id, {_FOLDS} FROM information_schema.innodb_tables t JOIN information_schema.innodb_tablespaces s ON s.space = t.space "
-        "WHERE s.name = %s OR s.name LIKE %s",
-        [full, _below(full)],
-    )
-    return _ids_by_part(rows, full)
-
-
-def _below(full: str) -> str:
-    """The LIKE pattern of the table's partitions."""
-    return full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
-
-
-def _ids_by_part(rows: Sequence[Sequence[Any]], full: str) -> dict[str, int]:
-    """The ids of the rows that are of this table: the server's comparison takes e and é, and e and E, for the same."""
+def _ids_by_part(session: Target, sql: str, full: str) -> dict[str, int]:
+    """The ids of the table and its partitions, and not of others: the server's comparison takes e and é, and e and E, for the same."""
+    partitions = full.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%") + "#%"
     found = {}
-    for raw, table_id, folds in rows:
+    for raw, table_id, folds in session.query(sql, [full, partitions]):
         name, own = (as_text(raw).lower(), full.lower()) if int(folds) else (as_text(raw), full)
         part = name[len(own) :]
         if name.startswith(own) and part[:3] in ("", "#p#", "#P#"):

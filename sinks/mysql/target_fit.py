@@ -50,7 +50,7 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
         keyed: whether rows are changed by a unique key of the target; in safe mode they are deleted first instead.
     """
     columns = {c.name.lower(): c for c in there.columns}
-    table = _with_stored(table, frozenset(name for name, c in columns.items() if not c.generated))
+    table = with_stored(table, there)
     if table.frozen:
         nulls = {name for name, c in columns.items() if c.nullable}
         narrow = frozenset(c.id for c in table.info.columns if not c.not_null and c.name.lower() not in nulls)
@@ -75,8 +75,9 @@ def as_found(table: TableAt, there: TargetTable, *, partial: bool, keyed: bool =
     return replace(table, info=info, others=others, own_keys=keys, recoded=recoded)
 
 
-def _with_stored(table: TableAt, plain: frozenset[str]) -> TableAt:
+def with_stored(table: TableAt, there: TargetTable) -> TableAt:
     """``table`` with those of its STORED generated columns as plain ones that are so at the target: rows have their values."""
+    plain = {c.name.lower() for c in there.columns if not c.generated}
     stored = {c.id for c in table.info.columns if c.generated_stored and c.name.lower() in plain}
     if not stored:
         return table
@@ -141,7 +142,7 @@ def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
     are then deleted and inserted instead of changed in place (``own_keys``).
     """
     missing = _missing(info, there)
-    if not missing or any(_columns(key) < _names(missing[0]) or _columns(key) > _names(missing[0]) for key in there.unique_keys):
+    if not missing or any(key.names < _names(missing[0]) or key.names > _names(missing[0]) for key in there.unique_keys):
         return ""
     first, primary = missing[0], _primary(info)
     lengths = next((key for key in _upstream(info) if key.keys() == _names(first)), {})
@@ -152,7 +153,7 @@ def needed_key(info: TableInfo, there: TargetTable, label: str) -> str:
 
 def with_keys_there(info: TableInfo, there: TargetTable) -> TableInfo:
     """``info`` without the unique keys that the target lacks: they find no row, and need not be made. The key that images are read by stays."""
-    found = {_columns(key) for key in there.unique_keys}
+    found = {key.names for key in there.unique_keys}
     free = (i for i in info.indexes if (i.unique or i.primary) and not (i.primary and info.is_common_handle))
     lacking = {i.id for i in free if frozenset(c.name.lower() for c in i.columns) not in found}
     return replace(info, indexes=tuple(i for i in info.indexes if i.id not in lacking))
@@ -163,7 +164,7 @@ def _missing(info: TableInfo, there: TargetTable) -> list[tuple[ColumnInfo, ...]
     keys = info.unique_keys()
     if not keys or not there.engine:
         return []
-    found, primary = {_columns(key) for key in there.unique_keys}, _primary(info)
+    found, primary = {key.names for key in there.unique_keys}, _primary(info)
     certain = [key for key in keys if _names(key) == primary or all(c.not_null for c in key)]
     missing = [key for key in (certain or keys) if _names(key) not in found]
     return [] if certain and len(missing) < len(certain) else missing
@@ -176,9 +177,7 @@ def own_keys(info: TableInfo, there: TargetTable) -> tuple[TargetKey, ...]:
     upstream, written = list(_upstream(info)), {c.name.lower() for c in info.target_columns()}
     missing = [_names(key) for key in _missing(info, there)]
     return tuple(
-        key
-        for key in there.unique_keys
-        if any(_columns(key) > one for one in missing) or not _harmless(key, upstream, written, info, there)
+        key for key in there.unique_keys if any(key.names > one for one in missing) or not _harmless(key, upstream, written, info, there)
     )
 
 
@@ -204,10 +203,6 @@ def _upstream(info: TableInfo) -> Iterator[_Key]:
     for index in info.indexes:
         if (index.unique or index.primary) and index.state == PUBLIC:
             yield {c.name.lower(): c.length for c in index.columns}
-
-
-def _columns(key: TargetKey) -> frozenset[str]:
-    return frozenset(name.lower() for name, _ in key.columns)
 
 
 def _names(key: tuple[ColumnInfo, ...]) -> frozenset[str]:

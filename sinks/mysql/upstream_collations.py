@@ -58,14 +58,12 @@ def new_collations(upstream: UpstreamConfig) -> bool | None:
         ApplyError: it cannot be reached, refuses the account, or is no TiDB.
         ConfigError: a file of ``spark.upstream.security`` cannot be used.
     """
-    account = TargetConfig(
-        host=upstream.host,
-        port=upstream.port,
-        user=upstream.user,
-        password=upstream.password,
-        read_timeout=_SECONDS,
-        security=upstream.security,
-    )
-    with connect(account, ApplyConfig()) as session:
+    with connect(account_of(upstream, _SECONDS), ApplyConfig()) as session:
         rows = session.query(_QUESTION)
     return None if not rows else as_text(rows[0][0]).strip().lower() in ("true", "1", "on")
+
+
+def account_of(upstream: UpstreamConfig, seconds: float) -> TargetConfig:
+    """The upstream as a server that is connected to; ``seconds``: how long one answer may take."""
+    named = {name: getattr(upstream, name) for name in ("host", "port", "user", "password", "security")}
+    return TargetConfig(**named, read_timeout=seconds)

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.schemas.codec.datum import FIXED_SIZE, Flag, as_integer
 from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
-from pyspark_tidb_binlog.schemas.ddl_tokens import significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, significant
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -74,14 +74,6 @@ class TableRun:
     """(operation, row bytes), in execution order."""
 
 
-@dataclass(frozen=True, slots=True)
-class DdlName:
-    """The database and table that a DDL binlog names; the table may be empty."""
-
-    schema: str
-    table: str
-
-
 class BinlogFormat(ABC):
     """One format; picklable."""
 
@@ -99,8 +91,8 @@ class BinlogFormat(ABC):
         """Return the message of a transaction."""
 
     @abstractmethod
-    def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
-        """Return the message of a DDL; ``query`` as in its binlog."""
+    def ddl(self, commit_ts: int, name: QualifiedName, query: str) -> bytes:
+        """Return the message of a DDL; ``name``: what it names, the table may be empty; ``query``: as in its binlog."""
 
     @abstractmethod
     def _compiled(self, run: TableRun) -> Any:
@@ -161,23 +153,19 @@ def by_table(changes: Iterable[tuple[int, int, int, bytes]], tables: Mapping[int
         yield TableRun(tables[table_id], version, [(op, row) for _, _, op, row in run])
 
 
-def name_of(job: Job, history: SchemaHistory) -> DdlName:
+def name_of(job: Job, history: SchemaHistory) -> QualifiedName:
     """The name under which a real Drainer hands on a DDL: after RENAME the new one, of several tables the last one (ddl.md 4)."""
+    own = job.db_info if job.db_info is not None and job.db_info.name else None
+    database = own or history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, job.version - 1)
+    schema = database.name if database is not None else job.schema_name
     if job.kind.on is On.DATABASE:
-        return DdlName(_schema_of(job, history), "")
+        return QualifiedName(schema, "")
     if job.kind.effect is JobEffect.DROPS:
         table = history.table_at(job.table_id, job.version - 1)
-        return DdlName(_schema_of(job, history), table.name if table else job.table_name)
+        return QualifiedName(schema, table.name if table else job.table_name)
     infos = job.multiple_table_infos if job.type == JobType.CREATE_TABLES else (job.table_info,)
     last = infos[-1] if infos else None
-    return DdlName(_schema_of(job, history), last.name if last else job.table_name)
-
-
-def _schema_of(job: Job, history: SchemaHistory) -> str:
-    if job.db_info is not None and job.db_info.name:
-        return job.db_info.name
-    database = history.schema_at(job.schema_id, job.version) or history.schema_at(job.schema_id, job.version - 1)
-    return database.name if database else job.schema_name
+    return QualifiedName(schema, last.name if last else job.table_name)
 
 
 def creates_database(query: str) -> bool:

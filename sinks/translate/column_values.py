@@ -23,45 +23,27 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of
 from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
-from pyspark_tidb_binlog.schemas.codec.datum import NULL, Datum, take_datum
+from pyspark_tidb_binlog.schemas.codec.datum import NULL, Datum, as_bytes, as_float, as_integer, take_datum
 from pyspark_tidb_binlog.schemas.codec.json_binary import float_text
+from pyspark_tidb_binlog.schemas.codec.number import round_to_float32, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.reference_decoder import cell_of
 from pyspark_tidb_binlog.schemas.row_layout import CellType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 
+Encode: TypeAlias = Callable[[bytes], bytes]
+"""A datum of a row as the value of a format."""
+
 TEXTS = frozenset({CellKind.DECIMAL, CellKind.DATE, CellKind.DATETIME, CellKind.TIME, CellKind.JSON})
 """Kinds of columns whose values are written as text."""
 
-_NAMES = {
-    ColumnType.UNSPECIFIED: "unspecified",
-    ColumnType.TINYINT: "tinyint",
-    ColumnType.SMALLINT: "smallint",
-    ColumnType.INT: "int",
-    ColumnType.FLOAT: "float",
-    ColumnType.DOUBLE: "double",
-    ColumnType.NULL: "null",
-    ColumnType.TIMESTAMP: "timestamp",
-    ColumnType.BIGINT: "bigint",
-    ColumnType.MEDIUMINT: "mediumint",
-    ColumnType.DATE: "date",
-    ColumnType.TIME: "time",
-    ColumnType.DATETIME: "datetime",
-    ColumnType.YEAR: "year",
+_NAMES = {tp: tp.name.lower() for tp in ColumnType} | {
     ColumnType.NEWDATE: "",
-    ColumnType.VARCHAR: "varchar",
-    ColumnType.BIT: "bit",
-    ColumnType.JSON: "json",
-    ColumnType.DECIMAL: "decimal",
-    ColumnType.ENUM: "enum",
-    ColumnType.SET: "set",
     ColumnType.TINYBLOB: "tinytext",
     ColumnType.MEDIUMBLOB: "mediumtext",
     ColumnType.LONGBLOB: "longtext",
     ColumnType.BLOB: "text",
-    ColumnType.VAR_STRING: "var_string",
     ColumnType.STRING: "char",
-    ColumnType.GEOMETRY: "geometry",
 }
 _BINARY_NAMES = {
     ColumnType.TINYBLOB: "tinyblob",
@@ -108,6 +90,55 @@ class RawDefault:
     """Set if the history holds a number and not a text."""
 
 
+@dataclass(frozen=True, slots=True)
+class ValueForms:
+    """How a format writes the values of a column."""
+
+    signed: Callable[[int], bytes]
+    unsigned: Callable[[int], bytes]
+    double: Callable[[float], bytes]
+    of_bytes: Callable[[bytes], bytes]
+    """Also texts."""
+
+
+def encoding_of(column: ColumnInfo, zone: datetime.tzinfo, forms: ValueForms) -> Encode:
+    """Return the function that makes values of the format of a column's datums; never called with NULL."""
+    kind, signed, unsigned, double, of_bytes = kind_of(column), forms.signed, forms.unsigned, forms.double, forms.of_bytes
+    if kind in TEXTS:
+        text = text_of(column, zone)
+        return lambda raw: of_bytes(text(raw))
+    match kind:
+        case CellKind.INT:
+            return lambda raw: signed(to_signed(as_integer(read(raw))))
+        case CellKind.UINT:
+            return lambda raw: unsigned(to_unsigned(as_integer(read(raw))))
+        case CellKind.FLOAT:
+            return lambda raw: double(round_to_float32(as_float(read(raw))))
+        case CellKind.DOUBLE:
+            return lambda raw: double(as_float(read(raw)))
+        case CellKind.BYTES:
+            return lambda raw: of_bytes(as_bytes(read(raw)))
+        case _:
+            known = known_number(column)
+            return lambda raw: unsigned(known(as_integer(read(raw))))
+
+
+def known_number(column: ColumnInfo) -> Callable[[int], int]:
+    """The number of an ENUM, SET or BIT as a Drainer reads it: of an ENUM 0 if it is no member, of a BIT the column's bits."""
+    if column.tp == ColumnType.ENUM:
+        members = len(column.elems)
+        return lambda number: number if number <= members else 0
+    if column.tp == ColumnType.BIT:
+        mask = (1 << 8 * bit_bytes(column)) - 1
+        return lambda number: number & mask
+    return to_unsigned
+
+
+def bit_bytes(column: ColumnInfo) -> int:
+    """Bytes of a BIT column's values."""
+    return (max(column.flen, 0) + 7) // 8
+
+
 Missing: TypeAlias = int | bytes | RawDefault | None
 """ENUM, SET: int. BIT: its bytes, which may be none. Others: ``RawDefault``, or the zero value: int, bytes (texts too). None: NULL."""
 
@@ -137,7 +168,7 @@ class ColumnForm(ABC):
     null: bytes
     """A NULL."""
 
-    def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, encode: Callable[[bytes], bytes]) -> None:
+    def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, encode: Encode) -> None:
         """``at_row``: as in ``missing_datum``; ``encode``: how the datums of the column become values of the format, never called with NULL."""
         self.id = column.id
         self._column = column
@@ -176,26 +207,23 @@ def _number(column: ColumnInfo, default: str) -> int:
         raise Corruption(f"the origin default {default!r} of column {column.name} (id {column.id}) does not fit it") from None
 
 
+_ZEROS = {
+    CellKind.DATE: b"0000-00-00",
+    CellKind.DATETIME: b"0000-00-00 00:00:00",
+    CellKind.TIME: b"00:00:00",
+    CellKind.DECIMAL: b"0",
+    CellKind.JSON: b"null",
+}
+"""Without the column's fraction digits, as in the original."""
+
+
 def _zero(column: ColumnInfo) -> int | bytes:
-    """Texts without the column's fraction digits, as in the original."""
     kind = kind_of(column)
-    match kind:
-        case CellKind.DATE:
-            return b"0000-00-00"
-        case CellKind.DATETIME:
-            return b"0000-00-00 00:00:00"
-        case CellKind.TIME:
-            return b"00:00:00"
-        case CellKind.DECIMAL:
-            return b"0"
-        case CellKind.JSON:
-            return b"null"
-        case CellKind.BYTES:
-            return bytes(max(column.flen, 0)) if column.tp == ColumnType.STRING and column.is_binary else b""
-        case _ if column.tp == ColumnType.BIT:
-            return b""
-        case _:
-            return 1 if column.tp == ColumnType.ENUM else 0
+    if kind is CellKind.BYTES:
+        return bytes(max(column.flen, 0)) if column.tp == ColumnType.STRING and column.is_binary else b""
+    if column.tp == ColumnType.BIT:
+        return b""
+    return _ZEROS.get(kind, 1 if column.tp == ColumnType.ENUM else 0)
 
 
 # TIMESTAMP.

@@ -8,42 +8,23 @@ Promises: pure; byte for byte what a real Drainer writes, except for the values 
 """
 
 import datetime
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.codec.datum import (
-    NULL,
-    Flag,
-    as_bytes,
-    as_float,
-    as_integer,
-    encode_bytes,
-    encode_float,
-    encode_int,
-    encode_uint,
-)
-from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, round_to_float32, to_signed, to_unsigned
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.codec.datum import NULL, Flag, encode_bytes, encode_float, encode_int, encode_uint
+from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, quote_name
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.schemas.wire import BYTES, key
-from pyspark_tidb_binlog.sinks.translate.binlog_format import (
-    BinlogFormat,
-    DdlName,
-    TableRows,
-    TableRun,
-    creates_database,
-    int_field,
-    text_field,
-)
-from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, ColumnForm, RawDefault, mysql_type, read, text_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, TableRows, TableRun, creates_database, int_field, text_field
+from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, ColumnForm, RawDefault, ValueForms, encoding_of, mysql_type
 
-Encode: TypeAlias = Callable[[bytes], bytes]
-"""A datum of a row as the datum of the format."""
-
+_FORMS = ValueForms(encode_int, encode_uint, encode_float, encode_bytes)
+_AS_IT_IS = {CellKind.INT: Flag.VARINT, CellKind.UINT: Flag.UVARINT, CellKind.BYTES: Flag.BYTES}
+"""The datums of rows that are those of the format."""
 _EVENTS = {Op.INSERT: pb.Insert, Op.UPDATE: pb.Update, Op.DELETE: pb.Delete}
 _VALUE, _CHANGED = key(4, BYTES), key(5, BYTES)
 _ROW, _EVENT = key(4, BYTES), key(1, BYTES)
@@ -62,7 +43,7 @@ class PbBinlogs(BinlogFormat):
                 events += (_EVENT, encode_uvarint(len(event)), event)
         return int_field(1, pb.DML) + int_field(2, commit_ts) + text_field(3, b"".join(events))
 
-    def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
+    def ddl(self, commit_ts: int, name: QualifiedName, query: str) -> bytes:
         """The message of a DDL: its text, preceded by the choice of its database."""
         if name.schema:
             query = f"{query};" if creates_database(query) else f"use {quote_name(name.schema)}; {query};"
@@ -109,7 +90,8 @@ class PbColumn(ColumnForm):
     null = NULL
 
     def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo) -> None:
-        super().__init__(column, at_row, zone, encoding_of(column, zone))
+        encode, same = encoding_of(column, zone, _FORMS), _AS_IT_IS.get(kind_of(column))
+        super().__init__(column, at_row, zone, encode if same is None else lambda raw: raw if raw[0] == same else encode(raw))
         named = text_field(1, column.name.encode()) + text_field(2, bytes((column.tp,)))
         self._head = named + text_field(3, mysql_type(column).encode()) + _VALUE
 
@@ -132,41 +114,3 @@ class PbColumn(ColumnForm):
                 return encode_float(float(value))
             case _:
                 return encode_uint(value) if kind is CellKind.NUMBER or column.unsigned else encode_int(value)
-
-
-def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
-    """Return the function that makes the format's datums of a column's; never called with NULL."""
-    kind = kind_of(column)
-    if kind in TEXTS:
-        text = text_of(column, zone)
-        return lambda raw: encode_bytes(text(raw))
-    match kind:
-        case CellKind.INT:
-            return lambda raw: raw if raw[0] == Flag.VARINT else encode_int(to_signed(as_integer(read(raw))))
-        case CellKind.UINT:
-            return lambda raw: raw if raw[0] == Flag.UVARINT else encode_uint(to_unsigned(as_integer(read(raw))))
-        case CellKind.FLOAT:
-            return lambda raw: encode_float(round_to_float32(as_float(read(raw))))
-        case CellKind.DOUBLE:
-            return lambda raw: encode_float(as_float(read(raw)))
-        case CellKind.BYTES:
-            return lambda raw: raw if raw[0] == Flag.BYTES else encode_bytes(as_bytes(read(raw)))
-        case _:
-            known = known_number(column)
-            return lambda raw: encode_uint(known(as_integer(read(raw))))
-
-
-def known_number(column: ColumnInfo) -> Callable[[int], int]:
-    """The number of an ENUM, SET or BIT as a Drainer reads it: of an ENUM 0 if it is no member, of a BIT the column's bits."""
-    if column.tp == ColumnType.ENUM:
-        members = len(column.elems)
-        return lambda number: number if number <= members else 0
-    if column.tp == ColumnType.BIT:
-        mask = (1 << 8 * bit_bytes(column)) - 1
-        return lambda number: number & mask
-    return to_unsigned
-
-
-def bit_bytes(column: ColumnInfo) -> int:
-    """Bytes of a BIT column's values."""
-    return (max(column.flen, 0) + 7) // 8

@@ -10,19 +10,29 @@ Promises: pure; byte for byte what a real Drainer sends, except for the values t
 
 import datetime
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
-from pyspark_tidb_binlog.schemas.codec.datum import as_bytes, as_float, as_integer
-from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.datum import as_integer
+from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, to_signed
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnInfo, ColumnType, TableInfo
 from pyspark_tidb_binlog.schemas.wire import BYTES, key
-from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, Datums, DdlName, TableRows, TableRun, int_field, text_field
-from pyspark_tidb_binlog.sinks.translate.column_values import TEXTS, ColumnForm, RawDefault, mysql_type, read, text_of
-from pyspark_tidb_binlog.sinks.translate.pb_binlogs import Encode, bit_bytes, known_number
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, Datums, TableRows, TableRun, int_field, text_field
+from pyspark_tidb_binlog.sinks.translate.column_values import (
+    ColumnForm,
+    Encode,
+    RawDefault,
+    ValueForms,
+    bit_bytes,
+    encoding_of,
+    known_number,
+    mysql_type,
+    read,
+)
 
 _MUTATIONS = {Op.INSERT: slave.Insert, Op.UPDATE: slave.Update, Op.DELETE: slave.Delete}
 _COLUMN, _MUTATION = key(1, BYTES), key(4, BYTES)
@@ -73,9 +83,9 @@ class SecondaryBinlogs(BinlogFormat):
         tables = [text_field(1, table.content(run.changes)) for table, run in zip(compiled, runs, strict=True)]
         return int_field(1, slave.DML) + int_field(2, commit_ts) + text_field(3, b"".join(tables))
 
-    def ddl(self, commit_ts: int, name: DdlName, query: str) -> bytes:
+    def ddl(self, commit_ts: int, name: QualifiedName, query: str) -> bytes:
         """The message of a DDL, its text as TiDB wrote it."""
-        named = text_field(1, name.schema.encode()) + text_field(2, name.table.encode())
+        named = text_field(1, name.schema.encode()) + text_field(2, name.name.encode())
         data = named + text_field(3, query.encode(errors="surrogateescape"))
         return int_field(1, slave.DDL) + int_field(2, commit_ts) + text_field(4, data)
 
@@ -123,7 +133,7 @@ class SecondaryColumn(ColumnForm):
     null = OF_NULL
 
     def __init__(self, column: ColumnInfo, at_row: TableInfo | None, zone: datetime.tzinfo, *, written: bool) -> None:
-        super().__init__(column, at_row, zone, encoding_of(column, zone))
+        super().__init__(column, at_row, zone, _encoding_of(column, zone))
         self._written = written
 
     def updated(self, image: Datums) -> bytes:
@@ -166,31 +176,13 @@ def _of_default(column: ColumnInfo, default: RawDefault) -> bytes:
     return of_bytes(default.text) if _is_raw(column) else of_text(default.text)
 
 
-def encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
-    """Return the function that makes columns of a row of a column's datums; never called with NULL."""
-    kind = kind_of(column)
-    put: Callable[[bytes], bytes] = of_bytes if _is_raw(column) else of_text
-    if kind in TEXTS:
-        text = text_of(column, zone)
-        return lambda raw: put(text(raw))
+def _encoding_of(column: ColumnInfo, zone: datetime.tzinfo) -> Encode:
     if column.tp == ColumnType.YEAR:
         return lambda raw: of_text(str(to_signed(as_integer(read(raw)))).encode())
-    match kind:
-        case CellKind.INT:
-            return lambda raw: of_signed(to_signed(as_integer(read(raw))))
-        case CellKind.UINT:
-            return lambda raw: of_unsigned(to_unsigned(as_integer(read(raw))))
-        case CellKind.FLOAT:
-            return lambda raw: of_double(round_to_float32(as_float(read(raw))))
-        case CellKind.DOUBLE:
-            return lambda raw: of_double(as_float(read(raw)))
-        case CellKind.BYTES:
-            return lambda raw: put(as_bytes(read(raw)))
-        case _:
-            known, size = known_number(column), bit_bytes(column)
-            if column.tp == ColumnType.BIT:
-                return lambda raw: of_bytes(known(as_integer(read(raw))).to_bytes(size, "big"))
-            return lambda raw: of_unsigned(known(as_integer(read(raw))))
+    if column.tp == ColumnType.BIT:
+        known, size = known_number(column), bit_bytes(column)
+        return lambda raw: of_bytes(known(as_integer(read(raw))).to_bytes(size, "big"))
+    return encoding_of(column, zone, ValueForms(of_signed, of_unsigned, of_double, of_bytes if _is_raw(column) else of_text))
 
 
 def column_content(column: ColumnInfo) -> bytes:

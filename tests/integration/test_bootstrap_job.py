@@ -25,7 +25,6 @@ from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
-from pyspark_tidb_binlog.sinks.bootstrap import bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 from tests.support.eventually import eventually
 from tests.support.mirror_rows import by_delta, published
@@ -107,11 +106,9 @@ def test_filled_streamed_and_one_table_again(
     mariadb: PrivateMariaDB,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, service = mirror
     caplog.set_level("INFO")
-    monkeypatch.setattr(bootstrap, "_LOOK_SECONDS", 0.02)
     for name in ("shop", MARKS):
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
     source.create_database("shop")

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.events import SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap, Copied
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import ROWID, SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables
@@ -142,7 +142,7 @@ def copied(
     """A first load of ``tables`` and ``others``; ``again``: in the place of an earlier one."""
     reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
     with copying(spark, config, reader, removes=again) as copy:
-        return copy.run(CopyHead(CopyKind.FIRST, TS, CopyState.PLANNED), tables, others)
+        return copy.run(CopyHead(CopyKind.FIRST, TS), tables, others)
 
 
 def texts(server: TargetConfig, sql: str) -> list[tuple[Any, ...]]:

@@ -11,8 +11,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, EventFilterRule, TableMi
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.bootstrap import copy_record
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyState
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
@@ -153,13 +152,13 @@ def test_what_the_stream_did_not_drop_there_last_is_not_restored(tidb: Restoring
         return [r.what for r in foreseen(tidb, waiting, CONFIG, [("d", "t")], ["d"])]
 
     assert checked() == []
-    copy_record.ensure_table(tidb.session, CONFIG.checkpoint_schema)
-    head = CopyHead(CopyKind.TABLES, 35, CopyState.PLANNED)
-    copy_record.begin(tidb.session, 2, CONFIG.checkpoint_schema, head, [])
+    CopyRecord(tidb.session, 2, CONFIG.checkpoint_schema).ensure()
+    head = CopyHead(CopyKind.TABLES, 35)
+    CopyRecord(tidb.session, 2, CONFIG.checkpoint_schema).begin(head, [])
     tidb.commit()
     assert checked() == []  # of another cluster
     if record == "copied since":
-        copy_record.begin(tidb.session, 1, CONFIG.checkpoint_schema, head, [])
+        CopyRecord(tidb.session, 1, CONFIG.checkpoint_schema).begin(head, [])
     else:
         tidb.execute("DELETE FROM ddl_marks.spark_ddl")
     tidb.commit()

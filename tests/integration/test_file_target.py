@@ -110,27 +110,14 @@ def test_the_files_are_those_of_the_real_drainer(name: str, delivery: str, cut: 
             Replication(spark, to_files(arena)).start()
 
 
-def died(arena: Arena, spark: SparkSession, deadly: dict[str, tuple[int, ...]], forgetting: int) -> list[bytes]:
-    """What the files hold after all these deaths and a life in ``spark``. At one of them Spark's directory goes too: the sink's own record says where to go on."""
-    with arena:
-        arena.write()
-        deaths = arena.live_and_die(
-            numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == forgetting else None, spark=spark
-        )
-        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
-    return payloads(arena.work_dir / "binlogs")
-
-
 # In `make test` the sink dies at each of its points without Spark: ``tests/unit/sinks/test_message_sinks.py``.
-@pytest.mark.slow
-def test_a_death_and_the_files_are_those_of_the_real_drainer(spark: SparkSession, tmp_path: Path) -> None:
-    assert died(arena_of_files("keys", "raw", PARTS, tmp_path), spark, {"after-downstream-commit": (5,)}, forgetting=1) == from_drainer(
-        "keys", "drainer.pb"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("delivery", "deadly"), [("raw", DEADLY), ("sorted", TWICE)], ids=["raw", "sorted-twice"])
 def test_more_deaths_of_more_kinds(delivery: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
-    found = died(arena_of_files("bank", delivery, BANK, tmp_path), spark, deadly, forgetting=3)
+    with arena_of_files("bank", delivery, BANK, tmp_path) as arena:
+        arena.write()
+        # At the third death Spark's directory goes too: the sink's own record says where to go on.
+        deaths = arena.live_and_die(numbered(deadly), lambda deaths: arena.forget(delta=False) if deaths == 3 else None, spark=spark)
+        assert (deaths, arena.deaths()) == (sum(map(len, deadly.values())), counted(deadly))
+    found = payloads(tmp_path / "binlogs")
     assert checksums(found) == checksums_from_drainer("bank", "drainer.pb")

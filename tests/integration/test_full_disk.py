@@ -19,13 +19,14 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.binlogfile import walk
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, Trailing
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
-from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName, commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Message
 from tests.support.arena import Arena, Cut
@@ -148,7 +149,7 @@ def test_the_relay_log(disk: SmallDisk) -> None:
     form, stream = SecondaryBinlogs(), RelayStream(7, "all")
 
     def messages(*stamps: int) -> list[Message]:
-        return [Message(ts, form.ddl(ts, DdlName("d", "t"), f"-- {'x' * 5000} {ts}"), 0) for ts in stamps]
+        return [Message(ts, form.ddl(ts, QualifiedName("d", "t"), f"-- {'x' * 5000} {ts}"), 0) for ts in stamps]
 
     log = RelayLog(disk.path / "relay", 10 << 20, stream)
     log.begin(TargetProgress(0, True, 1, None))

@@ -185,14 +185,6 @@ def test_a_small_limit_of_the_topic_halves_batches(
     assert messages(kafka, name) == MESSAGES[:200]
 
 
-def test_another_program_that_sends_is_noticed(opened: Callable[..., Topic]) -> None:
-    topic, other = opened(), opened()
-    topic.send([b"a"])
-    other.send([b"b"])
-    with pytest.raises(ApplyError, match=r"offset 2 instead of 1"):
-        topic.send([b"c"])
-
-
 def test_a_broker_that_is_away_is_waited_for(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
     pauses: list[object] = []
 

@@ -8,7 +8,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
-from pyspark_tidb_binlog.sinks.bootstrap import copy_record
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyRecord
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import OURS
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
@@ -87,23 +87,23 @@ def test_a_table_of_another_layout(session: Session, life: Life, name: str, othe
     session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = '{other}'")
     with pytest.raises(
         ApplyError,
-        match=f"`{name}`.*has the comment '{other}'.*'layout 2'.*start the release that made the table"
-        + ("" if other else ".*COMMENT='layout 2'"),
+        match=f"`{name}`.*has the comment '{other}'.*'layout 3'.*start the release that made the table"
+        + ("" if other else ".*COMMENT='layout 3'"),
     ):
         life()
-    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 2'")
+    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 3'")
     life()
 
 
 def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life) -> None:
     life()
     for table, ensure in (
-        ("spark_bootstrap", copy_record.ensure_table),
+        ("spark_bootstrap", lambda session, schema: CopyRecord(session, 1, schema).ensure()),
         ("spark_checkpoint", ensure_ours),
     ):
         ensure(session, SCHEMA)
         session.execute(f"ALTER TABLE {NAME}.{table} COMMENT = ''")
-        with pytest.raises(ApplyError, match="'layout 2'"):
+        with pytest.raises(ApplyError, match="'layout 3'"):
             ensure(session, SCHEMA)
     life(loopback_control=True)
     session.execute("ALTER TABLE retl._drainer_repl_mark ENGINE = MyISAM")

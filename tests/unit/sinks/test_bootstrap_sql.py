@@ -312,8 +312,8 @@ def test_names_on_the_command_line() -> None:
     assert [request.flag for request in requests] == ["--bootstrap-all", "--bootstrap", "--bootstrap-restart"], (
         "messages name what was given"
     )
-    for wrong in ("item", "shop.", ".item", "a.b.c,d"):
-        with pytest.raises(ConfigError, match="give tables as DB.TABLE"):
+    for wrong in ("item", "shop.", ".item", "a.b.c,d", "", " "):
+        with pytest.raises(ConfigError, match="DB.TABLE"):
             asked(wrong)
 
 
@@ -323,9 +323,3 @@ def test_progress_in_words() -> None:
     )
     assert CopyProgress(4, 1, 500, 0, 0.0).words() == "copying [######..................]  25% | 1 of 4 tables | 500 rows | 0 rows/s"
     assert CopyProgress(4, 3, 3000, 2000, 9.0).share == 0.99 and CopyProgress(4, 4, 3000, 2000, 9.0).share == 1.0
-
-
-def test_a_name_that_is_empty_is_no_request() -> None:
-    for named in ("", " "):
-        with pytest.raises(ConfigError, match="DB.TABLE"):
-            BootstrapRequest.of(drainer_options().parsed([f"--bootstrap={named}"]))

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.schemas.binlogfile import FilePosition, files_in, record_of, walk
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 from pyspark_tidb_binlog.sinks.relay.relay_log import COVER, Cover, Extent, RelayLog, RelayStream, Standing, read_cover, standing
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
-from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName, commit_ts_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Message
 from tests.support.golden_messages import from_drainer, ours
@@ -26,7 +27,7 @@ DDL = SecondaryBinlogs()
 
 
 def messages(*stamps: int) -> list[Message]:
-    return [Message(ts, DDL.ddl(ts, DdlName("d", "t"), f"-- {ts}"), 0) for ts in stamps]
+    return [Message(ts, DDL.ddl(ts, QualifiedName("d", "t"), f"-- {ts}"), 0) for ts in stamps]
 
 
 def made(directory: Path, max_bytes: int = 10 << 20, stream: RelayStream = STREAM) -> RelayLog:
@@ -104,7 +105,7 @@ def test_the_worked_example_in_its_frame(tmp_path: Path) -> None:
     """wire.md 2.4 and 3: the DDL ``CREATE DATABASE `d`;`` at commit_ts 5."""
     log = made(tmp_path)
     log.begin(TargetProgress(4, True, 0, None))
-    log.write(4, 5, [Message(5, DDL.ddl(5, DdlName("d", ""), "CREATE DATABASE `d`;"), 0)])
+    log.write(4, 5, [Message(5, DDL.ddl(5, QualifiedName("d", ""), "CREATE DATABASE `d`;"), 0)])
     log.close()
     data = (tmp_path / files_in(tmp_path)[0].name).read_bytes()
     assert data[:-4].hex() == "04051b1c" + "2100000000000000" + "08011005221b0a016412001a14435245415445204441544142415345206064603b"

@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.codec import datum
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import Corruption, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
@@ -22,7 +23,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import chosen
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, DdlName, HandleLayout, TableRun, creates_database, images_of
+from pyspark_tidb_binlog.sinks.translate.binlog_format import BinlogFormat, HandleLayout, TableRun, creates_database, images_of
 from pyspark_tidb_binlog.sinks.translate.column_values import in_zone, mysql_type, process_zone
 from pyspark_tidb_binlog.sinks.translate.pb_binlogs import PbBinlogs
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
@@ -109,10 +110,10 @@ def test_worked_examples() -> None:
         "002014280022180801120a0a0210070a04320268691a080a0210070a0208012a0d0a075052494d41525912026964"
     )
     query = "CREATE TABLE `t` (`a` INT);"
-    assert PbBinlogs().ddl(470604615008911360, DdlName("spec_a", "t"), query).hex() == (
+    assert PbBinlogs().ddl(470604615008911360, QualifiedName("spec_a", "t"), query).hex() == (
         "080110808090daf68cfbc306222a7573652060737065635f61603b20435245415445205441424c4520607460202860616020494e54293b3b"
     )
-    assert SecondaryBinlogs().ddl(5, DdlName("d", ""), "CREATE DATABASE `d`;").hex() == (
+    assert SecondaryBinlogs().ddl(5, QualifiedName("d", ""), "CREATE DATABASE `d`;").hex() == (
         "08011005221b0a016412001a14435245415445204441544142415345206064603b"
     )
 
@@ -122,7 +123,7 @@ def test_a_ddl_chooses_its_database_unless_it_makes_it() -> None:
     form = PbBinlogs()
 
     def text(schema: str, query: str) -> bytes:
-        return bytes(pb.Binlog.FromString(form.ddl(1, DdlName(schema, ""), query)).ddl_query)
+        return bytes(pb.Binlog.FromString(form.ddl(1, QualifiedName(schema, ""), query)).ddl_query)
 
     assert text("a`b", "DROP TABLE `x`;") == b"use `a``b`; DROP TABLE `x`;;"
     assert text("d", "CREATE DATABASE `d`;") == b"CREATE DATABASE `d`;;"
