@@ -42,9 +42,9 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen, load_outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import LOST_IN_GBK, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
@@ -373,7 +373,7 @@ class TargetCheck:
         config, routes = with_collations(self._config).apply, self._selection.routes
         for table in (t for t in live if t.has_rows):
             subject = making(WantedTable(table, routes.moved(table), "", None), routes)
-            for losses, refused in forms(self._session, subject, dialect_of(self._session, config, subject.after), inventory.databases):
+            for losses, refused in forms(self._session, subject, dialect_of(self._session, config), inventory.databases):
                 yield from (note(subject.label, f"the target cannot hold: {loss}") for loss in losses)
                 if refused:
                     yield hinders(subject.label, f"cannot be made: {refused}", "make it at the target by hand, so that it holds the rows")
@@ -407,7 +407,7 @@ class TargetCheck:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
-            if statement := out_of_gbk(table, at, dialect_of(self._session, apply, [table])):
+            if statement := out_of_gbk(table, at, dialect):
                 yield note(name, f"has gbk columns, in which the server has a question mark for {LOST_IN_GBK}", f"execute {statement}")
             if (keys := folded_keys(table.info, at, apply, dialect)) is not None:
                 yield note(name, keys.what, keys.todo)

@@ -20,15 +20,15 @@ from pyspark_tidb_binlog.sinks.bootstrap import copy_record
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopiedTable, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
-from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import out_of_place
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import plainly
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -174,7 +174,7 @@ class TargetTables:
     def _make(self, wanted: WantedTable) -> tuple[str, ...]:
         self._make_database(wanted.target.schema, wanted.database)
         self.session.use(wanted.target.schema)
-        dialect = dialect_of(self.session, self._apply, [wanted.target])
+        dialect = self._dialect
         ddl = SentDdl(self.session, making(wanted, Routes.of(self._apply)), dialect)
         if wanted.source.info.is_sequence:
             text = rewrite(ddl.subject, dialect, restored=False)

@@ -13,13 +13,12 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobReader, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import read_after
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import read_after, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_jobs

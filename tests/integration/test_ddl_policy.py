@@ -14,10 +14,10 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, applied_at, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlRecord, load_appli
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, deadly, dying
+from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, dying
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -33,8 +33,7 @@ def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`
         job(3, 7, table(10, "t", COLUMNS, index_info=[UNIQUE])),
     )
     steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);", 3: text})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
     session.commit()
     with pytest.raises(DdlRefused, match="Duplicate entry"):
@@ -160,8 +159,7 @@ def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:
 
 def refused_swap(session: Session) -> tuple[SchemaHistory, DdlStep]:
     h, swap, before = swapped()
-    for step in before:
-        apply(session, step, h)
+    apply_all(session, before, h)
     session.execute("INSERT INTO d.a VALUES (1)")
     session.execute("CREATE TABLE d.x (id INT)")
     session.commit()
@@ -259,13 +257,9 @@ def test_a_table_of_the_new_name_is_not_the_renamed_one_that_is_missing(session:
     """Not at the next start either, nor where the process died before the statement."""
     h = history(database(1), job(2, 3, table(10, "a", COLUMNS)), job(3, 14, table(10, "b", COLUMNS)))
     *made, rename = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"})
-    for step in made:
-        apply(session, step, h)
+    apply_all(session, made, h)
     session.execute("RENAME TABLE d.a TO d.b")
-    if point:
-        with dying(point):
-            apply(session, rename, h)
-        session.rollback()
+    die(session, rename, h, point)
     for _ in range(2):
         with pytest.raises(DdlRefused, match="doesn't exist"):
             apply(session, rename, h)
@@ -279,8 +273,7 @@ def test_what_another_drainer_may_have_executed_is_refused_at_every_start(
 ) -> None:
     """A swap that was made is not made back by the next start."""
     h, swap, before = swapped()
-    for step in before:
-        apply(session, step, h)
+    apply_all(session, before, h)
     session.execute("INSERT INTO d.a VALUES (1)")
     session.commit()
     session.execute("RENAME TABLE d.a TO d.x, d.b TO d.a, d.x TO d.b")

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, dying
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -159,8 +159,7 @@ def test_a_crash_behind_the_statement(session: Session, there: str, text: str, w
 def test_a_column_that_stands_there_is_not_passed_over(session: Session, there: str) -> None:
     h = history(database(1), job(2, 3, table(10, "t", [ID])), job(3, 5, table(10, "t", [ID, column(2, "v", BIGINT)])))
     steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `v` BIGINT;"})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute(f"ALTER TABLE d.t ADD COLUMN v {there}")
     if there == "BIGINT":
         assert apply(session, steps[2], h).how == "nothing"
@@ -186,8 +185,7 @@ def test_what_a_person_has_widened_stays_so(session: Session) -> None:
         5: "ALTER TABLE `t` ALTER COLUMN `w` SET DEFAULT 'x';",
     }
     steps = steps_of(h, texts)
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("ALTER TABLE d.t MODIFY v VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, MODIFY k BIGINT")
     assert [apply(session, step, h).how for step in steps[2:]] == ["changes"] * 3
     shown = session.query("SHOW CREATE TABLE d.t")[0][1]

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.leases import held
@@ -94,3 +94,17 @@ def dying(point: str) -> Iterator[None]:
     """What is done inside dies at the fault point."""
     with deadly(point), pytest.raises(Died):
         yield
+
+
+def die(session: Session, step: DdlStep, h: SchemaHistory, point: str) -> None:
+    """Apply one step, and die at the fault point; nothing where the point has no name."""
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+
+
+def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory) -> None:
+    """Apply the steps, one after the other."""
+    for step in steps:
+        apply(session, step, h)

@@ -12,7 +12,7 @@ made before a crash, by another Drainer, or by a person. A change that the defin
 A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. So if the target lacks TiDB's name, the key is found by its columns.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -38,13 +38,12 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     TableChange,
     diff,
 )
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, off_page_form, plainly, without_columns
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, plainly, without_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
     column_definition,
-    column_type,
     counter_option,
     fills_otherwise,
     foreign_key_definition,
@@ -55,10 +54,10 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     recoded_words,
     set_default,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.exactness import differs, misfit, same_type
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.exactness import differs
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
@@ -175,7 +174,11 @@ class Alteration:
         self, table: TableAt, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None
     ) -> list[str]:
         """``clauses`` as ALTERs of ``table``, to be executed in this order: one or none; at a TiDB several, where one is refused."""
-        return [alter_table(table, group) for group in self._groups(self.changes if left is None else left, own_columns) if group]
+        head, groups = (
+            f"ALTER TABLE {table_name(table.schema, table.name)}",
+            self._groups(self.changes if left is None else left, own_columns),
+        )
+        return [f"{head} {', '.join(group)}" for group in groups if group]
 
     def _groups(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> list[list[str]]:
         """A TiDB looks for the column of AFTER in the table as it is before the statement: what the statement brings or renames is not there (1054)."""
@@ -348,11 +351,6 @@ class Alteration:
         return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
 
 
-def alter_table(table: TableAt, clauses: Collection[str]) -> str:
-    """The statement that makes ``clauses``; empty if there are none."""
-    return f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
-
-
 def as_at_target(subject: Subject, table: TargetTable) -> tuple[Subject, tuple[str, ...]]:
     """``subject`` with its table as an earlier DDL has left it at the target, and what cannot be made of what it lacks.
 
@@ -394,182 +392,3 @@ def _public(info: TableInfo) -> TableInfo:
     """``info`` without the columns and keys on which a DDL is in progress."""
     keys: tuple[IndexInfo, ...] = tuple(i for i in info.indexes if i.state == PUBLIC)
     return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)
-
-
-_SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())
-"""Fields of a column that ``misfit`` compares, or that no target has."""
-_NOT_SHOWN = int(ColumnFlag.AUTO_INCREMENT | ColumnFlag.ON_UPDATE_NOW)
-
-
-@dataclass(frozen=True, slots=True)
-class MissingChange:
-    """One change of the job that the target does not have."""
-
-    words: str
-    kind: str
-    """``table``, ``column``, ``left`` (a column that goes is there), ``order``, ``type``, ``key``, ``option``, ``partition``, ``foreign key``, ``engine``, or ``unseen``: the definition does not show it."""
-
-
-UNSEEN = MissingChange("not shown by the definition", "unseen")
-
-
-class Presence:
-    """Changes of an ``Alteration`` that a table of the target has."""
-
-    def __init__(self, altered: Alteration, table: TargetTable) -> None:
-        self._altered, self._table = altered, table
-        self._columns = {c.name.lower(): c for c in table.columns}
-        renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
-        named = [renamed.get(name, name) for name in self._columns]
-        wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
-        self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
-        self._had = {c.name.lower() for c in visible(altered.old)}
-        # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
-        computed = {
-            i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i) and altered.dialect.flavour is not Flavour.TIDB
-        }
-        self._never_made = {name for name in computed if (key := table.key(name)) is None or all(column for column, _ in key.columns)}
-
-    def missing(self) -> tuple[TableChange, ...]:
-        """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
-        left = (change for change in self._altered.changes if self.lack(change) is not None)
-        return tuple(
-            DropForeignKey(self._foreign_key_name(self._altered.old, c.name)) if isinstance(c, DropForeignKey) else c for c in left
-        )
-
-    def _foreign_key_name(self, info: TableInfo, name: str) -> str:
-        """The target's name of a foreign key of ``info``: its own, or that of a key over the same columns which is no other key's; empty if it is not there."""
-        foreign_keys = self._table.foreign_keys
-        own = next((n for n in foreign_keys if n.lower() == name.lower()), "")
-        columns = next(tuple(c.lower() for c in key.columns) for key in info.foreign_keys if key.name == name)
-        known = {n.lower() for info in (self._altered.old, self._altered.new) for n in info.foreign_key_names}
-        return own or next((n for n in sorted(foreign_keys) if foreign_keys[n] == columns and n.lower() not in known), "")
-
-    def own_columns(self) -> dict[str, OwnColumn]:
-        """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
-        pairs = {column.name.lower(): pair for pair in self._altered.kept() for column in pair}
-        return {name: self._own(found, *pairs[name]) if name in pairs else AS_UPSTREAM for name, found in self._columns.items()}
-
-    def _own(self, found: TargetColumn, was: ColumnInfo, now: ColumnInfo) -> OwnColumn:
-        altered = self._altered
-        if was.generated or found.generated:
-            return AS_UPSTREAM
-        type_ = found.type if column_type(was) == column_type(now) and not same_type(found.type, was) else ""
-        if type_ and not (found.collation and is_text_or_words(was)):
-            return OwnColumn(type_, Charset(found.charset, found.collation))
-        if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
-            return OwnColumn(type_)
-        known = altered.dialect.column_charset(was, altered.old)
-        return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
-
-    def lack(self, change: TableChange) -> MissingChange | None:
-        """Return what the target lacks of ``change``; None: nothing."""
-        altered, table = self._altered, self._table
-        match change:
-            case AddColumn(column):
-                # A column that the table had under this name is not the one that comes.
-                found = None if column.name.lower() in self._had else self._columns.get(column.name.lower())
-                if found is None:
-                    return MissingChange(f"column {column.name} missing", "column")
-                plain = column.generated_stored and not found.generated  # rows write it
-                words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
-                if found.generated == column.generated and not self._misfit(found, off_page_form(column, altered.dialect), None):
-                    words = ""
-                return MissingChange(f"column {column.name} is {words}", "type") if words else None
-            case DropColumn(name):
-                return MissingChange(f"column {name} still there", "left") if name.lower() in self._columns else None
-            case RenameColumn(before, after):
-                found = self._columns.get(after.lower())
-                done = (
-                    found is not None and found.name == after and (before.lower() == after.lower() or before.lower() not in self._columns)
-                )
-                return None if done else MissingChange(f"column {before} is not {after}", "column")
-            case MoveColumn(name):
-                wanted, now = (places.get(name.lower(), "") for places in self._places)
-                return (
-                    None
-                    if wanted == now
-                    else MissingChange(f"column {name} is after {now or 'none'} instead of {wanted or 'none'}", "order")
-                )
-            case ModifyColumn(name):
-                return self._modified(change, column_of(altered.new, name))
-            case DropKey(name) | ModifyKey(name) | RenameKey(name) if name.lower() in self._never_made:
-                return None
-            case AddKey(key):
-                exactly = any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
-                has = has_key(key, table, altered.new, exactly=exactly)
-                return None if has else MissingChange(f"key {key.name} missing or different", "key")
-            case DropKey(name):
-                # One that comes back under its name, over other parts of its columns, is not dropped again.
-                again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
-                gone = table.key(name) is None or any(has_key(k, table, altered.new, exactly=True) for k in again)
-                return None if gone else MissingChange(f"key {name} still there", "key")
-            case AddForeignKey(foreign):
-                named = self._foreign_key_name(altered.new, foreign.name)
-                goes = {self._foreign_key_name(altered.old, c.name) for c in altered.changes if isinstance(c, DropForeignKey)}
-                return None if named and named not in goes else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
-            case DropForeignKey(name):
-                return (
-                    MissingChange(f"foreign key {name} still there", "foreign key") if self._foreign_key_name(altered.old, name) else None
-                )
-            case RenameKey(before, after):
-                done = table.key(before) is None and table.key(after) is not None
-                return None if done else MissingChange(f"key {before} is not {after}", "key")
-            case AlterOption("comment", value):
-                return None if table.comment == value else MissingChange("another comment", "option")
-            case AlterOption("charset" | "collate"):
-                wanted = altered.dialect.charset(altered.new.charset, altered.new.collate).collate
-                same = spelled(table.collation) == spelled(wanted)
-                return None if same else MissingChange(f"{table.collation} instead of {wanted}", "option")
-        return UNSEEN
-
-    def _modified(self, change: ModifyColumn, column: ColumnInfo) -> MissingChange | None:
-        was, found = self._altered.former(column), self._columns.get(column.name.lower())
-        still_json = column.name.lower() in self._table.json and column.tp != ColumnType.JSON
-        words = "missing" if found is None else "still JSON" if still_json else self._misfit(found, column, was)
-        if found is None or words:
-            return MissingChange(f"column {column.name} is {words}", "type")
-        others = {field for field, _ in change.changed} - _SHOWN
-        shown = not others or (others == {"default"} and _has_default(found, column))
-        if not change.changed or not shown or _may_be_former(found, was, column) or (was.flag ^ column.flag) & _NOT_SHOWN:
-            return UNSEEN
-        return None
-
-    def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
-        dialect = self._altered.dialect
-        wanted = dialect.column_charset(column, self._altered.new)
-        return misfit(found, column, was, wanted, replace(dialect, nopad=False).charset(column.charset, column.collate).charset)
-
-
-def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
-    """Whether the target's column may have its former type still, where that passes for the new one: another width, or a LONGTEXT that becomes JSON."""
-    former, wanted, at_target = column_type(was), column_type(column).lower(), found.type.lower()
-    alike = former.lower() != wanted and same_type(former, column, was)
-    return alike and (at_target == former.lower() or ("(" in wanted and at_target != wanted))
-
-
-def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
-    """Whether the target's column has the same plain default; False if that cannot be told."""
-    if column.default_is_expr or is_now(column):
-        return False
-    return found.default in ((None,) if column.default is None else (str(column.default), quote_string(str(column.default))))
-
-
-def _before(order: Sequence[str]) -> dict[str, str]:
-    """The column before each column."""
-    return dict(zip(order[1:], order, strict=False))
-
-
-def has_key(index: IndexInfo, table: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
-    """Whether the target has this key of ``info``; ``exactly``: with its prefixes, also if it is not unique."""
-    found: TargetKey | None = table.key(index.name)
-    names = ["" if c.hidden else c.name.lower() for c in info.index_columns(index)]
-    if found is None or found.unique != (index.unique or index.primary) or [n.lower() for n, _ in found.columns] != names:
-        return False
-    # The prefix length matters for unique keys only: on the others a different one only affects speed.
-    lengths = {c.name.lower(): c.flen for c in info.columns}
-    whole, mine = (
-        [WHOLE_COLUMN if n == lengths.get(c.lower()) else n for c, n in parts]
-        for parts in ([(p.name, p.length) for p in index.columns], found.columns)
-    )
-    return not (found.unique or exactly) or whole == mine

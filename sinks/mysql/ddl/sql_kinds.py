@@ -15,14 +15,15 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, expression, partition_change, timestamps_in_utc
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, timestamps_in_utc
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import (
     DdlStatement,
+    Dialect,
+    expression,
     plain_strings,
     reads_clock,
-    without_end,
     without_features,
     without_if_not_exists,
 )
@@ -31,7 +32,7 @@ from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 
 
 class Judged(Enum):
-    """Ways to judge an earlier attempt of unknown outcome (``after_state``)."""
+    """Ways to judge an earlier attempt of unknown outcome (``ddl_plan``)."""
 
     AGAIN = "a second time it does the same, because no rows were written since"
     CHANGES = "by its changes, all of which the definition shows"
@@ -215,7 +216,7 @@ SQL_KINDS: Mapping[int, SqlKind] = {
 }
 """By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""
 
-LEFT_OUT: Mapping[int, str] = {
+TIDB_ONLY: Mapping[int, str] = {
     JobType.CACHE_TABLE: "CACHE left out",
     **dict.fromkeys((JobType.TABLE_ATTRIBUTES, JobType.PARTITION_ATTRIBUTES), "attributes left out"),
     **dict.fromkeys(
@@ -259,7 +260,8 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> DdlStateme
         return DdlStatement(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False)
     only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
     losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
-    return DdlStatement(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)
+    sql = text_of(plain_strings(without_features(whole), restored=restored)).strip().rstrip("; \t\n")
+    return DdlStatement(sql, losses, by_infos=False)
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:
@@ -277,6 +279,6 @@ def _afterwards(subject: Subject) -> Iterator[str]:
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
     """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
-    jobs = (j for j in history.passed_between(after, upto) if j.type in LEFT_OUT)
-    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {LEFT_OUT[j.type]}" for j in jobs)
+    jobs = (j for j in history.passed_between(after, upto) if j.type in TIDB_ONLY)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {TIDB_ONLY[j.type]}" for j in jobs)
     return tuple(dict.fromkeys(texts))

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
     WHOLE_COLUMN,
@@ -25,13 +24,19 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     ColumnType,
     ForeignKey,
     IndexInfo,
-    PartitionDef,
-    PartitionType,
     ReferentialAction,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, LOST_IN_GBK, Charset, Dialect, charset_text, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import names_of, partition_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import (
+    GBK,
+    LOST_IN_GBK,
+    Charset,
+    DdlStatement,
+    Dialect,
+    expression,
+    is_text_or_words,
+)
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
@@ -76,7 +81,7 @@ def column_definition(
     if own.charset and (
         charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
     ):
-        parts.append(charset_text(own))
+        parts.append(f"CHARACTER SET {own.charset} COLLATE {own.collate}")
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({expression(column.generated_expr)}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     parts.append("NOT NULL" if column.not_null else "NULL")
@@ -156,11 +161,6 @@ def default_clause(column: ColumnInfo) -> str:
     return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
 
 
-def expression(text: str) -> str:
-    """An expression of a definition, as TiDB writes it, in the target's syntax: in TiDB's strings a backslash is only a backslash."""
-    return text_of(plain_strings(tokenize(text, backslash_escapes=False), restored=True))
-
-
 def is_now(column: ColumnInfo) -> bool:
     """Whether the default is the time, or date, of the insertion."""
     if not isinstance(column.default, str) or column.tp not in (ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE):
@@ -184,7 +184,6 @@ def index_definition(index: IndexInfo, dialect: Dialect, info: TableInfo) -> str
 
 
 _MADE = re.compile(r"fk_\d+")
-_DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement:
@@ -204,7 +203,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement
         losses.append("partitions left out")
     losses += [words for c in visible(info) if (words := recoded_words(c, info, dialect))]
     losses += left_out(info, dialect)
-    options = " ".join(filter(None, [*_options(info, dialect), partitions]))
+    comment = f"COMMENT = {quote_string(info.comment)}" if info.comment else ""
+    options = " ".join(filter(None, [charset_option(info, dialect), comment, counter_option(info, dialect), partitions]))
     return DdlStatement(
         f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
         tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
@@ -254,11 +254,6 @@ def counter_option(info: TableInfo, dialect: Dialect) -> str:
     return f"AUTO_INCREMENT = {info.auto_increment}" if info.auto_increment and counts else ""
 
 
-def _options(info: TableInfo, dialect: Dialect) -> list[str]:
-    comment = f"COMMENT = {quote_string(info.comment)}" if info.comment else ""
-    return [charset_option(info, dialect), comment, counter_option(info, dialect)]
-
-
 def foreign_key_definition(key: ForeignKey, schema: str) -> str:
     """The definition of one foreign key of a table in ``schema``, for CREATE TABLE and ALTER TABLE ADD."""
     name = "" if _MADE.fullmatch(key.name) else f"CONSTRAINT {quote_name(key.name)} "
@@ -268,66 +263,7 @@ def foreign_key_definition(key: ForeignKey, schema: str) -> str:
         if how
     )
     to = table_name(key.ref_schema or schema, key.ref_table)
-    return f"{name}FOREIGN KEY ({_names(key.columns)}) REFERENCES {to} ({_names(key.ref_columns)}){actions}"
-
-
-def partition_by(info: TableInfo, dialect: Dialect) -> str:
-    """``PARTITION BY …``; empty for a table without partitions, with some that TiDB does not use, or of a method of a later release."""
-    if not info.partitions or not info.partition_enabled or info.partition_type not in set(PartitionType):
-        return ""
-    method, columns = PartitionType(info.partition_type), _names(info.partition_columns)
-    if method is PartitionType.KEY:
-        over = f" ({columns})"
-    else:
-        over = f" COLUMNS ({columns})" if info.partition_columns else f" ({expression(info.partition_expr)})"
-    if method in _DISTRIBUTED and [(p.name, p.comment) for p in info.partitions] == [(f"p{n}", "") for n in range(len(info.partitions))]:
-        return f"PARTITION BY {method.name}{over} PARTITIONS {len(info.partitions)}"
-    return f"PARTITION BY {method.name}{over} ({_definitions(info.partitions, dialect)})"
-
-
-def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect: Dialect) -> str:
-    """Clause of ALTER TABLE for the partitions; empty if they are the same. They are told apart by their ids and names."""
-    kept = {(p.id, p.name) for p in old.partitions} & {(p.id, p.name) for p in new.partitions}
-    gone, come = ([p for p in parts if (p.id, p.name) not in kept] for parts in (old.partitions, new.partitions))
-    if not gone and not come:
-        return ""
-    match effect:
-        case JobEffect.DROPS_PARTITION:
-            return f"DROP PARTITION {_names([p.name for p in gone])}"
-        case JobEffect.EMPTIES_PARTITION:
-            return f"TRUNCATE PARTITION {_names([p.name for p in come])}"
-        case JobEffect.ALTERS_PARTITIONS if not gone:
-            return f"ADD PARTITION ({_definitions(come, dialect)})"
-    if not new.partitions:
-        return "REMOVE PARTITIONING"
-    if old.id != new.id or new.partition_type in _DISTRIBUTED:
-        return partition_by(new, dialect)
-    return f"REORGANIZE PARTITION {_names([p.name for p in gone])} INTO ({_definitions(come, dialect)})"
-
-
-def _definitions(partitions: Sequence[PartitionDef], dialect: Dialect) -> str:
-    return ", ".join(_definition(p, dialect) for p in partitions)
-
-
-def _definition(partition: PartitionDef, dialect: Dialect) -> str:
-    text = f"PARTITION {quote_name(partition.name)}"
-    if partition.less_than:
-        text += f" VALUES LESS THAN ({_values(partition.less_than)})"
-    elif partition.in_values == (("DEFAULT",),) and dialect.flavour is Flavour.MARIADB:
-        text += " DEFAULT"
-    elif partition.in_values:
-        listed = (f"({_values(v)})" if len(v) > 1 else _values(v) for v in partition.in_values)
-        text += f" VALUES IN ({', '.join(listed)})"
-    return text + (f" COMMENT = {quote_string(partition.comment)}" if partition.comment else "")
-
-
-def _values(values: Sequence[str]) -> str:
-    # TiDB escapes the backslashes of bounds, but of no other expression.
-    return ", ".join(text_of(plain_strings(tokenize(value), restored=False)) for value in values)
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(quote_name, names))
+    return f"{name}FOREIGN KEY ({names_of(key.columns)}) REFERENCES {to} ({names_of(key.ref_columns)}){actions}"
 
 
 _NO_LITERAL = frozenset({*_LOBS, ColumnType.JSON})

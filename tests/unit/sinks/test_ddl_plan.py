@@ -10,11 +10,10 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import DdlPlan, Refused, planned
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED, RecordedTry
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import ObjectSnapshot, SchemaSnapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import ObjectSnapshot, SchemaSnapshot, TargetDdl, TargetHere
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
