@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_target
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply_all, die
+from tests.support.ddl_target import CONFIG, apply_all, die, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -288,10 +288,9 @@ def test_a_column_that_has_its_new_name_already_is_converted(session: Session, p
     before, after = (table(10, "t", [ID, column(*c)]) for c in ((2, "u", TIMESTAMP), (3, "v", DATETIME)))
     text = "ALTER TABLE `t` CHANGE COLUMN `u` `v` DATETIME"
     h = history(database(1), job(2, 3, before), job(3, 12, after, query=text, reorg_meta={"location": SHANGHAI}))
-    *made, change = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"})
-    apply_all(session, made, h)
-    session.execute("INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')")
-    session.commit()
+    change = prepared(
+        session, h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"}, "INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')"
+    )
     die(session, change, h, point)
     assert apply(session, change, h).how == ("found" if point == "after-ddl" else "changes")
     assert values(session) == ["2026-01-01 08:00:00"]

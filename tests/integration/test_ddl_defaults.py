@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -296,10 +296,7 @@ def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
         2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL DEFAULT NULL);",
         3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP(3);",
     }
-    *others, modify = steps_of(h, texts)
-    apply_all(session, others, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL)")
-    session.commit()
+    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL)")
     apply(session, modify, h)
     assert cells(session) == {None}
 
@@ -312,10 +309,7 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str)
     h = history(database(1), job(2, 3, table(10, "t", [ID, before, kept])), job(3, 12, table(10, "t", [ID, after, kept])))
     create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL, `k` TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW());"
     texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL;"}
-    *others, modify = steps_of(h, texts)
-    apply_all(session, others, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
-    session.commit()
+    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
     die(session, modify, h, point)
     losses = apply(session, modify, h).losses
     assert cells(session) == {"2021-05-06 07:08:09"}
@@ -327,10 +321,9 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> No
     before, after = ([ID, column(2, "c", {**INT, "Flag": flag}), column(3, "k")] for flag in (0, 1))
     unique = [index(1, "u", ("k", 2), unique=True)]
     h = history(database(1), job(2, 3, table(10, "t", before)), job(3, 61, table(10, "t", after, index_info=unique)))
-    *others, modify = steps_of(h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"})
-    apply_all(session, others, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)")
-    session.commit()
+    modify = prepared(
+        session, h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"}, "INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)"
+    )
     with pytest.raises(DdlRefused, match="Duplicate entry"):
         apply(session, modify, h)
     outcome = apply(session, modify, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
@@ -340,10 +333,12 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> No
 def test_the_year_0_is_not_2000(session: Session) -> None:
     before, after = (table(10, "t", [ID, column(2, "c", kind(13, flag, 4))]) for flag in (96, 97))
     h = history(database(1), job(2, 3, before), job(3, 12, after))
-    *others, modify = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"})
-    apply_all(session, others, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL), (2, 2000)")
-    session.commit()
+    modify = prepared(
+        session,
+        h,
+        {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"},
+        "INSERT INTO d.t VALUES (1, NULL), (2, 2000)",
+    )
     apply(session, modify, h)
     assert session.query("SELECT CAST(c AS CHAR) FROM d.t ORDER BY id") == [("0000",), ("2000",)]
 

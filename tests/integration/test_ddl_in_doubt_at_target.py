@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names, take_s
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, partitions, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -47,10 +47,12 @@ def test_tables_whose_names_differ_only_in_case_or_by_a_mark_have_their_own_ids(
 def test_a_rename_beside_tables_of_nearly_its_names(session: Session, point: str) -> None:
     """Somebody's own tables, made before it, and made again while the process is dead."""
     h = history(database(1), job(2, 3, table(10, "orders")), job(3, JobType.RENAME_TABLE, table(10, "é")))
-    *made, rename = steps_of(h, {2: "CREATE TABLE `orders` (`id` INT PRIMARY KEY);", 3: "RENAME TABLE `orders` TO `é`;"})
-    apply_all(session, made, h)
-    session.execute("INSERT INTO d.orders VALUES (1)")
-    session.commit()
+    rename = prepared(
+        session,
+        h,
+        {2: "CREATE TABLE `orders` (`id` INT PRIMARY KEY);", 3: "RENAME TABLE `orders` TO `é`;"},
+        "INSERT INTO d.orders VALUES (1)",
+    )
     for name in ("ORDERS", "Orders", "É"):
         session.execute(f"CREATE TABLE d.`{name}` (id INT PRIMARY KEY, own INT)")
     die(session, rename, h, point)
@@ -67,8 +69,7 @@ def test_a_rename_of_a_partitioned_table_to_a_name_of_other_letters(session: Ses
 
     h = history(database(1), job(2, 3, info("pt")), job(3, JobType.RENAME_TABLE, info("pé")))
     texts = {2: f"CREATE TABLE `pt` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) {BOUNDS};", 3: "RENAME TABLE `pt` TO `pé`;"}
-    *made, rename = steps_of(h, texts)
-    apply_all(session, made, h)
+    rename = prepared(session, h, texts)
     die(session, rename, h, point)
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
     assert column_names(session, "d", "pé") == ("id",)
@@ -181,11 +182,7 @@ def exchange_of(session: Session) -> tuple[DdlStep, SchemaHistory]:
         3: "CREATE TABLE `x` (`id` INT PRIMARY KEY)",
         4: "ALTER TABLE `t` EXCHANGE PARTITION `p1` WITH TABLE `x`",
     }
-    *first, exchange = steps_of(h, texts)
-    apply_all(session, first, h)
-    session.execute("INSERT INTO d.t VALUES (15)")
-    session.execute("INSERT INTO d.x VALUES (16)")
-    session.commit()
+    exchange = prepared(session, h, texts, "INSERT INTO d.t VALUES (15)", "INSERT INTO d.x VALUES (16)")
     return exchange, h
 
 
@@ -209,8 +206,7 @@ def test_at_another_server_the_names_say_whether_tables_were_renamed(session: Se
     more = table(11, "b", [column(1, "id"), column(2, "n")])
     h = history(database(1), job(2, 3, table(10, "a")), job(3, 3, more), job(4, 14, table(10, "c")))
     texts = {2: "CREATE TABLE `a` (`id` INT)", 3: "CREATE TABLE `b` (`id` INT, `n` INT)", 4: "ALTER TABLE `a` RENAME TO `c`"}
-    *first, rename = steps_of(h, texts)
-    apply_all(session, first, h)
+    rename = prepared(session, h, texts)
     die(session, rename, h, point)
     as_recorded_by_another_server(session)
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")

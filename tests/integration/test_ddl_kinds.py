@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, Unrecorded, apply, apply_all, ddl_session, die, dying
+from tests.support.ddl_target import CONFIG, Unrecorded, apply, apply_all, ddl_session, die, dying, prepared
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -42,8 +42,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
 def run(session: Session, kind: int, query: str, after: dict[str, Any] | None = CHILD, **config: Any) -> DdlOutcome:
     """The outcome of a DDL of this type on ``d.t``, after ``p`` and ``t`` were made."""
     h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, kind, after, table_id=11, table_name="t", query=query.lower()))
-    *first, last = steps_of(h, TEXTS | {4: query})
-    apply_all(session, first, h)
+    last = prepared(session, h, TEXTS | {4: query})
     assert last.job.id == 4, "it has a step"
     return apply(session, last, h, dataclasses.replace(CONFIG, **config))
 
@@ -92,8 +91,7 @@ def made_and_changed(session: Session, clause: str, *otherwise: str) -> tuple[Sc
     ]
     h = history(database(1), job(2, 3, infos[0]), job(3, kind, infos[1]))
     texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: f"ALTER TABLE `t` {clause};"}
-    *made, changed = steps_of(h, texts)
-    apply_all(session, made, h)
+    changed = prepared(session, h, texts)
     for what in otherwise:
         session.execute(f"ALTER TABLE d.t {what}")
     return h, changed
@@ -445,10 +443,7 @@ def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Sessi
         3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
         4: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
     }
-    *steps, last = steps_of(h, texts)
-    apply_all(session, steps, h)
-    session.execute("INSERT INTO d.t VALUES (1)")
-    session.commit()
+    last = prepared(session, h, texts, "INSERT INTO d.t VALUES (1)")
     session.execute("ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
     with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make this option equal in the two tables") as refused:
         apply(session, last, h)
@@ -513,8 +508,7 @@ def test_one_without_a_name_that_goes_is_not_the_one_that_comes(session: Session
     cascades = {"fk_info": [foreign_key("fk_2", "n", "p", "id", on_delete=2)]}
     change = job(4, 61, table(11, "t", PLAIN, **cascades), query="alter table t drop foreign key fk_1, add foreign key (n) ...")
     h = history(database(1), job(2, 3, PARENT), job(3, 3, table(11, "t", PLAIN, **unnamed(("fk_1", "n")))), change)
-    *made, last = steps_of(h, {})
-    apply_all(session, made, h)
+    last = prepared(session, h)
     die(session, last, h, point)
     assert apply(session, last, h).state == "done"
     assert shown(session).count("FOREIGN KEY (`n`) REFERENCES `p` (`id`) ON DELETE CASCADE") == shown(session).count("FOREIGN KEY") == 1

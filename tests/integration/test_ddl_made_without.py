@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, apply_all, ddl_session, die
+from tests.support.ddl_target import apply, apply_all, ddl_session, die, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -158,8 +158,7 @@ def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> No
         job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
         job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
     )
-    *before, drop = steps_of(h, {})
-    apply_all(session, before, h)
+    drop = prepared(session, h)
     die(session, drop, h, "after-ddl")
     assert apply(session, drop, h).state == "done" and not indexes(session)
 
@@ -192,9 +191,7 @@ def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(
         job(3, 7, over(SHARD), query="ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)"),
         job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t DROP INDEX uk, ADD INDEX kb(b)"),
     )
-    *before, last = steps_of(h, {})
-    apply_all(session, before, h)
-    session.execute("CREATE UNIQUE INDEX uk ON d.t (b)")
+    last = prepared(session, h, {}, "CREATE UNIQUE INDEX uk ON d.t (b)")
     assert apply(session, last, h).state == "done" and indexes(session) == {"uk", "kb"}
 
 
@@ -286,8 +283,7 @@ def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Sess
         job(2, 3, before, query=f"CREATE TABLE t (id INT PRIMARY KEY, b INT{', ' + key if drops else ''})"),
         job(3, 61, after, query=f"ALTER TABLE t {change}, ADD COLUMN c INT"),
     )
-    *made, changed = steps_of(h, {})
-    apply_all(session, made, h)
+    changed = prepared(session, h)
     die(session, changed, h, "after-ddl-intent")
     session.execute("ALTER TABLE d.t ADD COLUMN c INT")
     with pytest.raises(DdlRefused, match="Duplicate column name 'c'.* Repair the target"):

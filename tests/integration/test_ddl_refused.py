@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlRecord, load_appli
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, dying
+from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, dying, prepared
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -256,9 +256,7 @@ def test_an_existing_table_without_transactions_is_another_one(session: Session)
 def test_a_table_of_the_new_name_is_not_the_renamed_one_that_is_missing(session: Session, point: str) -> None:
     """Not at the next start either, nor where the process died before the statement."""
     h = history(database(1), job(2, 3, table(10, "a", COLUMNS)), job(3, 14, table(10, "b", COLUMNS)))
-    *made, rename = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"})
-    apply_all(session, made, h)
-    session.execute("RENAME TABLE d.a TO d.b")
+    rename = prepared(session, h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"}, "RENAME TABLE d.a TO d.b")
     die(session, rename, h, point)
     for _ in range(2):
         with pytest.raises(DdlRefused, match="doesn't exist"):

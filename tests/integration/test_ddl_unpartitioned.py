@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import apply, apply_all, ddl_session, die
+from tests.support.ddl_target import apply, ddl_session, die, prepared
 
 pytestmark = pytest.mark.mysql
 
@@ -183,8 +183,7 @@ def test_somebodys_own_partition_is_that_of_the_job_only_if_it_ends_there(sessio
     bounds = "(PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200))"
     h = history(database(1), job(3, 3, parted(P0, P1)), job(4, 19, parted(P0, P1, P2), query="add"))
     create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) {bounds};"
-    *made, added = steps_of(h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
-    apply_all(session, made, h)
+    added = prepared(session, h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
     die(session, added, h, point)
     session.execute(f"ALTER TABLE d.t ADD PARTITION (PARTITION p2 VALUES LESS THAN ({end}))")
     if end == "300":

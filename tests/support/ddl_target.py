@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -16,6 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from tests.support.ddl_jobs import steps_of
 from tests.support.leases import held
 
 MARKS = "ddl_marks"
@@ -108,3 +110,13 @@ def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory) -> N
     """Apply the steps, one after the other."""
     for step in steps:
         apply(session, step, h)
+
+
+def prepared(session: Session, h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({}), *by_hand: str) -> DdlStep:
+    """Apply every DDL of the history but the last one, and then what a person executes; the last step."""
+    *others, last = steps_of(h, dict(texts))
+    apply_all(session, others, h)
+    for sql in by_hand:
+        session.execute(sql)
+    session.commit()
+    return last

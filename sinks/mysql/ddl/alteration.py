@@ -74,8 +74,11 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
         return False
     if dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        there = {c.id for c in subject.old.info.columns}
+        # Where it is unclear which column came, older rows must not get another value of an added column from the text.
+        adds = any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info))
         shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS for t in types)
-        return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))
+        return shown and (adds or altered_by(subject, dialect) is not None)
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
@@ -86,26 +89,12 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.new.schema)
 
 
-def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
-    """Whether older rows may get another value of an added column from the text."""
-    there = {c.id for c in subject.old.info.columns} if subject.old else set()
-    return any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info)) if subject.new else False
-
-
 def by_text(altered: "Alteration", subject: Subject) -> bool:
     """Whether the target, a TiDB, is given TiDB's own text: but for defaults, which another session and another zone may read otherwise."""
-    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not any(map(_sets_default, altered.changes))
-
-
-def _sets_default(change: TableChange) -> bool:
-    match change:
-        case AddColumn(column):
-            return not column.generated and (
-                column.default is not None or column.default_bit is not None or fills_otherwise(column, Flavour.TIDB)
-            )
-        case ModifyColumn(_, changed):
-            return bool(_DEFAULT & {field for field, _ in changed})
-    return False
+    added = [c.column for c in altered.changes if isinstance(c, AddColumn) and not c.column.generated]
+    sets = any(c.default is not None or c.default_bit is not None or fills_otherwise(c, Flavour.TIDB) for c in added)
+    sets = sets or any(_DEFAULT & {field for field, _ in c.changed} for c in altered.changes if isinstance(c, ModifyColumn))
+    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not sets
 
 
 class OwnColumn(NamedTuple):
@@ -118,16 +107,6 @@ class OwnColumn(NamedTuple):
 
 
 AS_UPSTREAM = OwnColumn()
-
-
-class _ColumnClause(NamedTuple):
-    """Clause that makes the changes of one column."""
-
-    text: str
-    after: str = ""
-    """The column that ``text`` puts it behind; empty: none."""
-    brings: str = ""
-    """The name that is there only from now on; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +126,27 @@ class Alteration:
 
         A column is modified if its definition at the target changes: by the job, or because it counts, which needs a key there.
         """
-        old, new = _public(old), _public(new)
+        # Without what a DDL is in progress on.
+        old, new = (
+            replace(i, columns=tuple(c for c in i.columns if c.public), indexes=tuple(k for k in i.indexes if k.state == PUBLIC))
+            for i in (old, new)
+        )
         try:
             whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
-        renamed = [(c.before.lower(), c.after.lower()) for c in whole.changes if isinstance(c, RenameColumn)]
-        if any(after in names and after != before for before, after in renamed):
+        if any(after.lower() in names and after.lower() != before.lower() for after, before in whole._renamed.items()):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        same = whole._same_around() and not changed
-        differing = (c for was, c in whole.kept() if not (same and was == c) and whole._differs(was, c))
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for c in differing]
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._has_no_form(c))
         return replace(whole, changes=(*others, *modified))
+
+    @property
+    def _renamed(self) -> dict[str, str]:
+        """The former names of renamed columns, by the new ones."""
+        return {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
 
     def clauses(self, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None) -> list[str]:
         """The clauses in an order in which a server can execute them.
@@ -174,11 +159,8 @@ class Alteration:
         self, table: TableAt, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None
     ) -> list[str]:
         """``clauses`` as ALTERs of ``table``, to be executed in this order: one or none; at a TiDB several, where one is refused."""
-        head, groups = (
-            f"ALTER TABLE {table_name(table.schema, table.name)}",
-            self._groups(self.changes if left is None else left, own_columns),
-        )
-        return [f"{head} {', '.join(group)}" for group in groups if group]
+        groups = self._groups(self.changes if left is None else left, own_columns)
+        return [f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(group)}" for group in groups if group]
 
     def _groups(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> list[list[str]]:
         """A TiDB looks for the column of AFTER in the table as it is before the statement: what the statement brings or renames is not there (1054)."""
@@ -190,12 +172,12 @@ class Alteration:
             ]
         ]
         brought = set[str]()
-        for column in self._column_clauses(left, own_columns):
-            if self.dialect.flavour is Flavour.TIDB and column.after and column.after in brought:
+        for text, after, brings in self._column_clauses(left, own_columns):
+            if self.dialect.flavour is Flavour.TIDB and after and after in brought:
                 found.append([])
                 brought.clear()
-            found[-1].append(column.text)
-            brought.add(column.brings)
+            found[-1].append(text)
+            brought.add(brings)
         found[-1] += [
             *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
             *(f"ADD {foreign_key_definition(c.key, self.schema)}" for c in left if isinstance(c, AddForeignKey)),
@@ -208,8 +190,8 @@ class Alteration:
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
         if self.dialect.flavour is Flavour.TIDB:
             return  # it is given its own text
-        renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
-        was = replace(self.old, columns=tuple(replace(c, name=renamed[c.name]) if c.name in renamed else c for c in self.old.columns))
+        now = {before: after for after, before in self._renamed.items()}
+        was = replace(self.old, columns=tuple(replace(c, name=now.get(c.name, c.name)) for c in self.old.columns))
         kept = {column.name for former, column in self.kept() if self._held_charset(former, column)}
         for column in visible(self.new):
             if column.name not in kept and (words := recoded_words(column, self.new, self.dialect)):
@@ -225,9 +207,7 @@ class Alteration:
     def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
         """Each column that stays, before and after."""
         added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
-        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
-        old = {c.name: c for c in self.old.columns}
-        return [(old[renamed.get(c.name, c.name)], c) for c in visible(self.new) if c.name not in added]
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
 
     def changed_column(self, change: TableChange) -> str:
         """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
@@ -240,8 +220,7 @@ class Alteration:
 
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
-        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
-        return column_of(self.old, renamed.get(column.name, column.name))
+        return column_of(self.old, self._renamed.get(column.name, column.name))
 
     def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
         match change:
@@ -273,7 +252,8 @@ class Alteration:
                 return any(k.unique or k.primary for k in self.old.indexes if k.name == name)
         return isinstance(change, DropColumn | RenameColumn)
 
-    def _column_clauses(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
+    def _column_clauses(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> Iterator[tuple[str, str, str]]:
+        """Yield each clause, the column that the clause names in AFTER, and the name that is there only from now on; empty: none."""
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
         at_end = {c.name for c in takewhile(lambda c: c.name in added, reversed(visible(self.new)))}
         renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
@@ -285,15 +265,16 @@ class Alteration:
             after = before if name in placed else ""
             place = "" if name not in placed else f" AFTER {quote_name(after)}" if after else " FIRST"
             if name in added:
-                yield _ColumnClause(f"ADD COLUMN {self._added(column)}{place}", after, name)
+                filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
+                yield f"ADD COLUMN {column_definition(column, self.new, self.dialect, explicit=True, default=filled)}{place}", after, name
             elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
-                yield _ColumnClause(set_default(column))
+                yield set_default(column), "", ""
             elif place or name in renamed or name in modified:
                 own = own_columns.get(renamed.get(name, name).lower(), AS_UPSTREAM) if own_columns else AS_UPSTREAM
                 charset = own.charset or self._held_charset(self.former(column), column)
                 text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=charset)
                 verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
-                yield _ColumnClause(f"{verb} {text}{place}", after, name if name in renamed else "")
+                yield f"{verb} {text}{place}", after, name if name in renamed else ""
             if own_columns is None or name in added or name in renamed or name.lower() in own_columns:
                 before = name
 
@@ -303,10 +284,6 @@ class Alteration:
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
         return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
-
-    def _added(self, column: ColumnInfo) -> str:
-        filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
-        return column_definition(column, self.new, self.dialect, explicit=True, default=filled)
 
     def _options(self, left: Collection[TableChange]) -> Iterator[str]:
         changed = {c.name for c in left if isinstance(c, AlterOption)}
@@ -329,11 +306,6 @@ class Alteration:
         """The charset that a column has and keeps, whatever keys come and go; None: it gets one now, or has none."""
         kept = is_text_or_words(was) and is_text_or_words(column) and (was.charset, was.collate) == (column.charset, column.collate)
         return self.dialect.column_charset(was, self.old) if kept else None
-
-    def _same_around(self) -> bool:
-        """Whether what a column's definition depends on beside its table's columns is as before: the table's charset, and its keys."""
-        old, new = self.old, self.new
-        return (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
 
     def _has_no_form(self, change: TableChange) -> bool:
         """Whether no clause makes the change: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
@@ -386,9 +358,3 @@ def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
 def column_of(info: TableInfo, name: str) -> ColumnInfo:
     """The column of exactly this name, which must be there."""
     return next(c for c in info.columns if c.name == name)
-
-
-def _public(info: TableInfo) -> TableInfo:
-    """``info`` without the columns and keys on which a DDL is in progress."""
-    keys: tuple[IndexInfo, ...] = tuple(i for i in info.indexes if i.state == PUBLIC)
-    return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)

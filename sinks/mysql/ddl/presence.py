@@ -1,6 +1,6 @@
 """Compares a table of the target with its definition after a job: which of the job's changes it has (``Presence``, ``compared``). Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -67,7 +67,9 @@ class Presence:
         renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
         named = [renamed.get(name, name) for name in self._columns]
         wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
-        self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
+        now = [name for name in named if name in set(wanted)]
+        self._places = dict(zip(wanted[1:], wanted, strict=False)), dict(zip(now[1:], now, strict=False))
+        """The column before each column."""
         self._had = {c.name.lower() for c in visible(altered.old)}
         # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
         computed = {
@@ -169,7 +171,8 @@ class Presence:
         if found is None or words:
             return MissingChange(f"column {column.name} is {words}", "type")
         others = {field for field, _ in change.changed} - _SHOWN
-        shown = not others or (others == {"default"} and _has_default(found, column))
+        plain = [None] if column.default is None else [str(column.default), quote_string(str(column.default))]
+        shown = not others or (others == {"default"} and found.default in plain and not (column.default_is_expr or is_now(column)))
         if not change.changed or not shown or _may_be_former(found, was, column) or (was.flag ^ column.flag) & _NOT_SHOWN:
             return UNSEEN
         return None
@@ -185,18 +188,6 @@ def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> 
     former, wanted, at_target = column_type(was), column_type(column).lower(), found.type.lower()
     alike = former.lower() != wanted and same_type(former, column, was)
     return alike and (at_target == former.lower() or ("(" in wanted and at_target != wanted))
-
-
-def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
-    """Whether the target's column has the same plain default; False if that cannot be told."""
-    if column.default_is_expr or is_now(column):
-        return False
-    return found.default in ((None,) if column.default is None else (str(column.default), quote_string(str(column.default))))
-
-
-def _before(order: Sequence[str]) -> dict[str, str]:
-    """The column before each column."""
-    return dict(zip(order[1:], order, strict=False))
 
 
 def has_key(index: IndexInfo, table: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
@@ -216,7 +207,6 @@ def has_key(index: IndexInfo, table: TargetTable, info: TableInfo, *, exactly: b
 
 Tables = Mapping[TableName, TargetTable]
 """What the target has under the names of the tables after the job."""
-
 
 FREEZES = frozenset({"table", "column"})
 """What rows need: a table that lacks it is frozen. Keys, partitions, types, options and columns that stay are somebody's own."""
@@ -267,55 +257,45 @@ def unlike(subject: Subject, dialect: Dialect, table: TableAt, there: TargetTabl
 def _table_lacks(
     subject: Subject, dialect: Dialect, before: TableAt | None, after: TableAt, there: TargetTable | None
 ) -> Iterator[MissingChange | None]:
-    """Yields a ``MissingChange`` for each change that is missing, None for each one that is present."""
+    """Yield a ``MissingChange`` for each change that is missing, None for each one that is present.
+
+    A target may lack indexes over expressions, and those that a foreign key has brought. Foreign keys of a table that comes are not compared. Partitions that the
+    job adds must exist, with their bound, because somebody's own may have the name. Those that it removes must not.
+    """
     label = after.label
     if before is None or (before.schema, before.name) != (after.schema, after.name):
         yield None if there else MissingChange(f"table {label}", "table")
     if there is None or after.info.is_view or after.info.is_sequence:
         return
-    # Foreign keys of a table that comes are not compared.
     new = after.info if before else replace(after.info, foreign_keys=())
     old = before.info if before else replace(new, columns=(), indexes=())
-    yield from _definition_lacks(subject, dialect, label, old, new, after.info, there)
-    yield from _partition_lacks(label, old, after.info, there.partitions)
-
-
-def _definition_lacks(
-    subject: Subject, dialect: Dialect, label: str, old: TableInfo, new: TableInfo, whole: TableInfo, there: TargetTable
-) -> Iterator[MissingChange | None]:
-    """Columns, keys and options. A target may lack indexes over expressions, and those that a foreign key has brought."""
     altered = Alteration.of(old, new, subject.query or ";", dialect)
     if altered is None:
         yield MissingChange(f"{label}: {UNCLEAR}", "column")
-        return
-    brought = {name.lower() for name in (*old.foreign_key_names, *whole.foreign_key_names)}
-    may_lack = {
-        i.name.lower() for t in (old, new) for i in t.indexes if t.over_expression(i) or (not i.unique and i.name.lower() in brought)
-    }
-    presence = Presence(altered, there)
-    for change in altered.changes:
-        match change:
-            case AddKey(key):
-                names = {key.name.lower()}
-            case DropKey(name) | ModifyKey(name):
-                names = {name.lower()}
-            case RenameKey(before, after):
-                names = {before.lower(), after.lower()}
-            case _:
-                names = set()
-        if not names & may_lack:
-            lack = presence.lack(change)
-            yield lack and replace(lack, words=f"{label}: {lack.words}")
-
-
-def _partition_lacks(label: str, old: TableInfo, new: TableInfo, there: Mapping[str, str]) -> Iterator[MissingChange | None]:
-    """Partitions that the job adds must exist, with their bound, because somebody's own may have the name. Those that it removes must not."""
-    before, after = ({p.name.lower() for p in info.partitions} for info in (old, new))
-    bounds = {name.lower(): bound for name, bound in there.items()}
-    for name in sorted(after - before):
-        wanted, found = limit_of(new, name), bounds.get(name)
+    else:
+        presence, brought = Presence(altered, there), {name.lower() for name in (*old.foreign_key_names, *after.info.foreign_key_names)}
+        may_lack = {
+            i.name.lower() for t in (old, new) for i in t.indexes if t.over_expression(i) or (not i.unique and i.name.lower() in brought)
+        }
+        for change in altered.changes:
+            match change:
+                case AddKey(key):
+                    names = {key.name.lower()}
+                case DropKey(name) | ModifyKey(name):
+                    names = {name.lower()}
+                case RenameKey(was, now):
+                    names = {was.lower(), now.lower()}
+                case _:
+                    names = set()
+            if not names & may_lack:
+                lack = presence.lack(change)
+                yield lack and replace(lack, words=f"{label}: {lack.words}")
+    had, has = ({p.name.lower() for p in info.partitions} for info in (old, after.info))
+    bounds = {name.lower(): bound for name, bound in there.partitions.items()}
+    for name in sorted(has - had):
+        wanted, found = limit_of(after.info, name), bounds.get(name)
         other = f"ends at {found} instead of {wanted}" if wanted and found and wanted.upper() != found.upper() else ""
         words = "missing" if found is None else other
         yield MissingChange(f"{label}: partition {name} {words}", "partition") if words else None
-    for name in sorted(before - after):
+    for name in sorted(had - has):
         yield MissingChange(f"{label}: partition {name} still there", "partition") if name in bounds else None
