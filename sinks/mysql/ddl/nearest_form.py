@@ -15,7 +15,7 @@ from math import ceil
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import LOBS, column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_text
 
@@ -31,7 +31,6 @@ _KEY_BYTES = 3_072
 _CHARACTER_BYTES = {"utf8mb4": 4, "utf8mb3": 3, "gbk": 4}  # gbk is utf8mb4 there, but in keys
 _FIXED_BYTES = {ColumnType.TINYINT: 1, ColumnType.SMALLINT: 2, ColumnType.MEDIUMINT: 3, ColumnType.INT: 4, ColumnType.FLOAT: 4}
 _VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
-_LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ def declared_bytes(column: ColumnInfo, dialect: Dialect) -> int:
 
 def _row_bytes(column: ColumnInfo, dialect: Dialect) -> int:
     """Bytes that the column counts for the length of a row, about."""
-    if column.tp in _LOBS:
+    if column.tp in LOBS:
         return 12
     if column.tp in _VARYING or column.tp == ColumnType.STRING:
         return declared_bytes(column, dialect) + 2
@@ -231,5 +230,5 @@ def _row_bytes(column: ColumnInfo, dialect: Dialect) -> int:
 
 def _page_bytes(column: ColumnInfo, dialect: Dialect) -> int:
     """Bytes of the column that must be in the page, about."""
-    long = column.tp in _LOBS or ((column.tp in _VARYING or is_text(column)) and declared_bytes(column, dialect) >= _OFF_PAGE)
+    long = column.tp in LOBS or ((column.tp in _VARYING or is_text(column)) and declared_bytes(column, dialect) >= _OFF_PAGE)
     return _POINTER if long else _row_bytes(column, dialect)

@@ -18,6 +18,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
@@ -37,7 +38,6 @@ _CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(
 """A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
 _WHOLE = re.compile(r"-?\d+")
 _TIME = re.compile(r"'\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?'")
-_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
 _TIMES = frozenset({ColumnType.DATE, ColumnType.NEWDATE, ColumnType.DATETIME})
 _NO_LIMIT = "MAXVALUE"
 
@@ -209,7 +209,7 @@ def _column(info: TableInfo) -> ColumnInfo | None:
     """The one column that decides; None if it is not one alone."""
     names = list(info.partition_columns) or [t.name for t in tokenize(info.partition_expr) if not t.blank]
     column = next((c for c in info.columns if c.name.lower() == names[0].lower()), None) if len(names) == 1 else None
-    return column if column is not None and (column.tp in _INTEGERS or (column.tp in _TIMES and info.partition_columns)) else None
+    return column if column is not None and (column.tp in INTEGERS or (column.tp in _TIMES and info.partition_columns)) else None
 
 
 def _between(column: ColumnInfo, below: str | None, limit: str) -> str:
@@ -234,4 +234,4 @@ def _listed(partition: PartitionDef, column: ColumnInfo) -> str:
 
 
 def _is_value(text: str, column: ColumnInfo) -> bool:
-    return bool((_WHOLE if column.tp in _INTEGERS else _TIME).fullmatch(text))
+    return bool((_WHOLE if column.tp in INTEGERS else _TIME).fullmatch(text))

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
+from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS
 from pyspark_tidb_binlog.schemas.column_pairs import pair_columns, visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
@@ -45,7 +46,6 @@ _TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.DATE})
 _MOMENTS = frozenset({ColumnType.DATETIME, ColumnType.TIMESTAMP})
 """Types that may have ON UPDATE CURRENT_TIMESTAMP, which some servers add implicitly."""
 _FLOATS = frozenset({ColumnType.FLOAT, ColumnType.DOUBLE})
-_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
 _DAY = timedelta(days=1)
 _UTC_NAMES = frozenset({"", "UTC", "Etc/UTC"})
 _NO_COLUMN = 1054
@@ -310,5 +310,5 @@ def _why(was: ColumnInfo, column: ColumnInfo, flavour: Flavour) -> Iterator[str]
         yield "its JSON became texts as the target writes them, which may differ from the upstream's (1.0, 1e20)"
     if was.tp in _MOMENTS and was.decimal > 0 and column.tp == ColumnType.DATE and flavour is Flavour.MYSQL:
         yield "its times in the last half second of a day became the next day"
-    if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in _INTEGERS and flavour is Flavour.MARIADB:
+    if was.tp in {*_MOMENTS, ColumnType.TIME} and was.decimal > 0 and column.tp in INTEGERS and flavour is Flavour.MARIADB:
         yield "its fractions of seconds were cut off, but the upstream has rounded them"

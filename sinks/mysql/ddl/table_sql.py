@@ -11,9 +11,9 @@ options              charset, comment, where AUTO_INCREMENT begins; those of TiD
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
+from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS, missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.tableinfo import (
@@ -41,24 +41,12 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_nam
 
 _ZEROFILL = 1 << 6
 
-_NUMBERS = {
-    ColumnType.TINYINT: "TINYINT",
-    ColumnType.SMALLINT: "SMALLINT",
-    ColumnType.MEDIUMINT: "MEDIUMINT",
-    ColumnType.INT: "INT",
-    ColumnType.BIGINT: "BIGINT",
-    ColumnType.FLOAT: "FLOAT",
-    ColumnType.DOUBLE: "DOUBLE",
-    ColumnType.DECIMAL: "DECIMAL",
-}
-_TIMES = {ColumnType.TIMESTAMP: "TIMESTAMP", ColumnType.DATETIME: "DATETIME", ColumnType.TIME: "TIME"}
-_LOBS = {
-    ColumnType.TINYBLOB: ("TINYTEXT", "TINYBLOB"),
-    ColumnType.BLOB: ("TEXT", "BLOB"),
-    ColumnType.MEDIUMBLOB: ("MEDIUMTEXT", "MEDIUMBLOB"),
-    ColumnType.LONGBLOB: ("LONGTEXT", "LONGBLOB"),
-}
-_PLAIN: Mapping[int, str] = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
+_TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME})
+LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
+"""Types whose default a MySQL takes only as an expression."""
+UTC_SINCE = 1
+"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
+_MADE = re.compile(r"fk_\d+")
 
 
 def column_definition(
@@ -89,7 +77,7 @@ def column_definition(
         parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
     own_default = "" if lacks_sequence(column, dialect) else default_clause(column)
     clause = own_default if default is None else f"DEFAULT {default}"
-    if dialect.flavour is Flavour.MYSQL and column.tp in _NO_LITERAL and clause.startswith("DEFAULT '"):
+    if dialect.flavour is Flavour.MYSQL and column.tp in LOBS and clause.startswith("DEFAULT '"):
         clause = f"DEFAULT ({clause.removeprefix('DEFAULT ')})"
     if clause and not column.generated:
         parts.append(clause)
@@ -119,31 +107,30 @@ def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
 def column_type(column: ColumnInfo) -> str:
     """The type with its length or precision."""
     tp, length = column.tp, column.flen
-    if tp in _NUMBERS:
-        return _number_type(column)
-    if tp in _TIMES:
-        return _TIMES[ColumnType(tp)] + (f"({column.decimal})" if column.decimal > 0 else "")
-    if tp in _LOBS:
-        return _LOBS[ColumnType(tp)][column.is_binary]
-    if tp in (ColumnType.ENUM, ColumnType.SET):
-        return f"{'ENUM' if tp == ColumnType.ENUM else 'SET'}({','.join(quote_string(e) for e in column.elems)})"
-    if tp == ColumnType.BIT:
-        return f"BIT({max(length, 1)})"
-    if tp in (ColumnType.VARCHAR, ColumnType.VAR_STRING):
-        return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
-    if tp == ColumnType.STRING:
-        return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
-    return _PLAIN.get(tp, f"type {tp}")  # of a later release, such as VECTOR: a server refuses to add it
-
-
-def _number_type(column: ColumnInfo) -> str:
-    name = _NUMBERS[ColumnType(column.tp)]
-    if column.tp == ColumnType.DECIMAL:
-        name += f"({column.flen},{max(column.decimal, 0)})"
-    elif column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE):
-        name += f"({column.flen},{column.decimal})" if column.decimal >= 0 and column.flen >= 0 else ""
-    elif column.flag & _ZEROFILL or (column.tp == ColumnType.TINYINT and column.flen == 1):
-        name += f"({column.flen})"
+    name = ColumnType(tp).name if tp in set(ColumnType) else ""
+    match tp:
+        case ColumnType.ENUM | ColumnType.SET:
+            return f"{name}({','.join(quote_string(e) for e in column.elems)})"
+        case ColumnType.BIT:
+            return f"BIT({max(length, 1)})"
+        case ColumnType.VARCHAR | ColumnType.VAR_STRING:
+            return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
+        case ColumnType.STRING:
+            return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
+        case ColumnType.DATE | ColumnType.NEWDATE | ColumnType.YEAR | ColumnType.JSON:
+            return name.removeprefix("NEW")
+        case _ if tp in _TIMES:
+            return name + (f"({column.decimal})" if column.decimal > 0 else "")
+        case _ if tp in LOBS:
+            return name if column.is_binary else name.replace("BLOB", "TEXT")
+        case ColumnType.DECIMAL:
+            name += f"({length},{max(column.decimal, 0)})"
+        case ColumnType.FLOAT | ColumnType.DOUBLE:
+            name += f"({length},{column.decimal})" if column.decimal >= 0 and length >= 0 else ""
+        case _ if tp not in INTEGERS:
+            return f"type {tp}"  # of a later release, such as VECTOR: a server refuses to add it
+        case _ if column.flag & _ZEROFILL or (tp == ColumnType.TINYINT and length == 1):
+            name += f"({length})"
     return name + (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _ZEROFILL else "")
 
 
@@ -181,9 +168,6 @@ def index_definition(index: IndexInfo, dialect: Dialect, info: TableInfo) -> str
         return f"PRIMARY KEY ({columns}){comment}"
     hidden = (" IGNORED" if dialect.flavour is Flavour.MARIADB else " INVISIBLE") if index.invisible else ""
     return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({columns}){comment}{hidden}"
-
-
-_MADE = re.compile(r"fk_\d+")
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement:
@@ -266,12 +250,6 @@ def foreign_key_definition(key: ForeignKey, schema: str) -> str:
     return f"{name}FOREIGN KEY ({names_of(key.columns)}) REFERENCES {to} ({names_of(key.ref_columns)}){actions}"
 
 
-_NO_LITERAL = frozenset({*_LOBS, ColumnType.JSON})
-"""Types whose default a MySQL takes only as an expression."""
-UTC_SINCE = 1
-"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
-
-
 def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
     """The value of the column in rows written before it existed, as a literal for a DEFAULT clause."""
     origin, tp = column.origin_default, column.tp
@@ -290,7 +268,7 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
         text = f"x'{value.hex()}'"
     else:
         text = quote_string(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value))
-    return f"({text})" if tp in _NO_LITERAL and flavour is Flavour.MYSQL else text
+    return f"({text})" if tp in LOBS and flavour is Flavour.MYSQL else text
 
 
 def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
@@ -299,7 +277,7 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
         return False
     declared = column.default is not None or column.default_bit is not None
     if not declared:
-        if column.tp in _NO_LITERAL and flavour is not Flavour.MARIADB:
+        if column.tp in LOBS and flavour is not Flavour.MARIADB:
             return False  # a literal default is not allowed there, and these servers fill in the same zero value as TiDB
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)
