@@ -157,7 +157,6 @@ _WAY_OUT = "check the target, execute the DDL by hand if it was not executed, an
 _UNDECIDED = {
     JobEffect.EXCHANGES: f"another Drainer may have executed it before it crashed, and executing it again would put the rows back: {_WAY_OUT}",
     JobEffect.RENAMES: f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {_WAY_OUT}",
-    JobEffect.RESTORES: f"another Drainer may have dropped or truncated a later table of that name, and the target may then restore other rows: {_WAY_OUT}",
 }
 
 
@@ -176,11 +175,13 @@ def _hindrance(ddl: TargetDdl, here: TargetHere) -> Refused | None:
 
 
 def why_not_restored(ddl: TargetDdl) -> str:
-    """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
-    job = ddl.subject.job
-    if job.kind.effect is not JobEffect.RESTORES or (job.type == JobType.RECOVER_TABLE and ddl.dialect.flavour is Flavour.TIDB):
+    """Why a job that restores rows cannot be replicated; empty for all others."""
+    if ddl.subject.job.kind.effect is not JobEffect.RESTORES:
         return ""
-    return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
+    why = "it restores rows that neither the target nor any binlog has"
+    if ddl.subject.job.type == JobType.RECOVER_TABLE and ddl.dialect.flavour is Flavour.TIDB:
+        why = "the target may restore another table of that name. Execute RECOVER TABLE there by hand, and start again"
+    return f"{ddl.subject.job.type_name} cannot be replicated: {why}"
 
 
 def statements(ddl: TargetDdl, subject: Subject) -> tuple[DdlStatement, ...]:
@@ -231,7 +232,6 @@ def is_there(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None) -> b
 
         EXCHANGE PARTITION    undecided: executed again it would put the rows back
         RENAME                executed if only the new names are there, to be executed if only the old names are there; otherwise undecided
-        RECOVER TABLE         executed if the table is there; otherwise undecided: the span may have dropped another table, which the target would restore
         all others            executed if the target has all their changes
 
     Raises:
@@ -248,8 +248,6 @@ def is_there(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None) -> b
             return None
         case JobEffect.RENAMES:
             return _renamed(subject, ddl.dialect, here.now)
-        case JobEffect.RESTORES:
-            return True if subject.new and here.now.holds(subject.new) else None
     return sql_kind(subject.job).judged in (Judged.CHANGES, Judged.DIVIDED) and has_all(subject, ddl.dialect, here.after)
 
 

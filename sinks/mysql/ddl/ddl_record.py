@@ -15,8 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot, column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, write
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -301,15 +300,6 @@ def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[Recor
         lost = tuple(json.loads(losses or "[]"))
         found.append(RecordedDdl(int(cluster), int(job), int(ts), str(state), how or "", str(query), executed or "", lost, refusals))
     return found
-
-
-def load_outcomes(session: Target, schema: str, cluster_id: int) -> Outcomes:
-    """Outcomes of the DDLs that are done since tables were last copied to the target: a copy empties and drops tables by itself."""
-    marks, copied = f"{quote_name(schema)}.spark_ddl", "spark_bootstrap"
-    later = f"SELECT 1 FROM {quote_name(schema)}.{copied} c WHERE c.cluster_id = d.cluster_id AND c.unit = -1 AND c.changed_at >= d.ended"
-    since = f" AND NOT EXISTS ({later})" if column_names(session, schema, copied) else ""
-    rows = session.query(f"SELECT job_id, note FROM {marks} d WHERE cluster_id = %s AND state = 'done'{since}", [cluster_id])
-    return {int(job_id): str(how) for job_id, how in rows}
 
 
 def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tuple[int, int], history: SchemaHistory) -> AppliedJobs:

@@ -29,22 +29,12 @@ from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, f
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import DdlAttempt, frozen_words, has_view, make
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Refused, Statements, out_of_place, passed_by, planned
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import (
-    DONE,
-    LEFT_OUT,
-    NOT_SYNCED,
-    SKIPPED,
-    DdlOutcome,
-    DdlRecord,
-    RecordedTry,
-    load_outcomes,
-    table_of,
-)
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, NOT_SYNCED, SKIPPED, DdlOutcome, DdlRecord, RecordedTry, table_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.presence import FREEZES, lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import converted_otherwise, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import EXECUTED, DdlForm, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import NOTHING_KEPT, SchemaSnapshot, TargetDdl, ddl_of, look, read_after
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
@@ -57,6 +47,8 @@ from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
 
+_EXECUTED = frozenset({"text", "changes", "derived", "found"})
+"""``DdlOutcome.how``."""
 _MAY_HELP = (JobEffect.MAKES, JobEffect.RENAMES, JobEffect.RESTORES)
 
 
@@ -91,8 +83,7 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
-    ddl = ddl_of(session, step, history, config, frozen, outcomes, in_doubt=in_doubt)
+    ddl = ddl_of(session, step, history, config, frozen, in_doubt=in_doubt)
     return _Run(session, ddl, lease, on_done, frozen).run(policy)
 
 
@@ -195,7 +186,7 @@ class _Run:
         else:
             frozen = frozen_by(self._step.job, self._ddl.history, self._frozen, Selection.of(self._ddl.config).keeps)
             outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
-        made = _made_by_now(self._session, self._ddl, self._lease.cluster_id) if outcome.how in EXECUTED else {}
+        made = _made_by_now(self._session, self._ddl, self._lease.cluster_id) if outcome.how in _EXECUTED else {}
         with in_transaction(self._session):
             self._row.write_done(outcome)
             self._row.note_made(made)

@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.presence import unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock, clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Outcomes, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import TargetDdl, TargetHere, ddl_of, is_empty, look
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
@@ -57,8 +57,6 @@ class WaitingDdls:
     history: SchemaHistory
     applied: AppliedJobs
     frozen: FrozenTables = field(default_factory=dict)
-    outcomes: Outcomes = field(default_factory=dict)
-    """Of earlier DDLs."""
 
     def steps(self) -> tuple[DdlStep, ...]:
         """The DDLs between the checkpoint and now; the binlogs' commit_ts are not known, so they have the jobs' FinishedTS."""
@@ -135,13 +133,11 @@ def foreseen(
         tables: the target's present tables.
         databases: likewise, in lower case.
     """
-    selection, seen = Selection.of(config), _Foresight(session, set(tables), set(databases), dict(waiting.outcomes))
+    selection, seen = Selection.of(config), _Foresight(session, set(tables), set(databases))
     for step in waiting.steps():
         step = decided(step, waiting.history, selection)
-        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen, seen.outcomes)
+        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen)
         how = passed_by(ddl)
-        if how == "filtered":
-            seen.outcomes[step.job.id] = how
         if how in ("filtered", "ignored"):
             continue
         if not how:
@@ -152,17 +148,14 @@ def foreseen(
 class _Foresight:
     """The tables and databases that the target will have when the next DDL is executed, and what it will say to that DDL."""
 
-    def __init__(self, session: Target, tables: set[Place], databases: set[str], outcomes: dict[int, str]) -> None:
+    def __init__(self, session: Target, tables: set[Place], databases: set[str]) -> None:
         self._session, self._tables, self._databases, self._present = session, tables, databases, frozenset(databases)
-        self.outcomes = outcomes
-        """Outcomes of the DDLs before, for RECOVER TABLE: a DDL that finds its tables counts as executed."""
         self._made = set[Place]()
         """Of the tables, those that a waiting DDL makes."""
         self._losses = set[str]()
 
     def passed(self, subject: Subject) -> None:
         gone, come = ({(t.schema.lower(), t.name.lower()) for t in tables} for tables in (subject.before, subject.after))
-        self.outcomes[subject.job.id] = "text" if gone and gone <= self._tables else "nothing"
         self._tables = (self._tables - gone) | come
         self._made = (self._made - gone) | (come - (gone - self._made))
         if subject.job.type == JobType.CREATE_SCHEMA:
@@ -206,8 +199,6 @@ class _Foresight:
             lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in self._tables]
             return f"the target has no table {lacking[0].label}" if lacking else ""
         there = [t for t in subject.after if (t.schema.lower(), t.name.lower()) in self._tables]
-        if subject.job.type == JobType.RECOVER_TABLE and there:
-            return f"the target has a table {subject.label}"
         for table in there if kind.makes_tables else ():
             if (table.schema.lower(), table.name.lower()) in self._made:
                 continue

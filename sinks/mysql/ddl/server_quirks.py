@@ -35,7 +35,6 @@ from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _GIVES_KEYS = "sql_generate_invisible_primary_key"
 EXISTS_TABLE = 1050
-_SNAPSHOT_TOO_OLD = 8055
 FORCE = ", FORCE"
 _OF_DEFAULTS = frozenset({1067, 1101})
 """A default that is not valid, or that the type cannot have."""
@@ -299,11 +298,6 @@ _LONG_KEY = Around(
     "with the upstream's charset, and start again"
 )
 _NAME_TAKEN = "Drop the table of that name at the target{}, or rename it, and start again. If you skip the DDL instead, the rows of the binlogs are added to the rows that are there"
-_NOT_RESTORED = Around(
-    todo="The target cannot restore the table: its GC has passed the DROP or TRUNCATE, or it never had the table. Create the table there by hand with the rows "
-    "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
-    "the upstream's, by as much as the stream may lag"
-)
 _WITHOUT_OWN_KEY = Around(settings={_GIVES_KEYS: "0"})
 _OTHER_FOREIGN_KEY = _nearest(
     lambda ddl, info: with_server_names(
@@ -313,29 +307,19 @@ _OTHER_FOREIGN_KEY = _nearest(
     )
 )
 """Names of foreign keys are unique in a database, at a TiDB in a table."""
-_EXCHANGES, _RESTORES = (JobType.EXCHANGE_PARTITION,), (JobType.RECOVER_TABLE,)
+_EXCHANGES = (JobType.EXCHANGE_PARTITION,)
 
 QUIRKS = (
     Quirk(_compared_as_in_session),
     Quirk(_definer_gone),
     Quirk(_definer_not_set, (1227, _NO_DEFINER)),
     Quirk(_instant_columns, at=Flavour.MYSQL, of=_EXCHANGES),
-    Quirk(
-        Around(
-            todo="Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
-        ),
-        (EXISTS_TABLE,),
-        of=_RESTORES,
-    ),
     Quirk(Around(todo=_NAME_TAKEN.format("")), (EXISTS_TABLE,), of=(JobType.RENAME_TABLE, JobType.RENAME_TABLES)),
     Quirk(
         Around(todo=_NAME_TAKEN.format(" (or, if it is equal, empty it)")),
         (EXISTS_TABLE,),
         of=(JobType.CREATE_TABLE, JobType.CREATE_TABLES),
     ),
-    # Of a table by name a TiDB says it in words only.
-    Quirk(_NOT_RESTORED, (_SNAPSHOT_TOO_OLD,), of=_RESTORES),
-    Quirk(_NOT_RESTORED, (1105,), of=_RESTORES, said="DROPPED/TRUNCATED"),
     Quirk(
         Around(
             todo="Grant PROCESS to the target's user, and start again. The start then rebuilds both tables before the exchange (ALTER TABLE ... FORCE), which a "

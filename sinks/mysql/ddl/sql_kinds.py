@@ -129,15 +129,6 @@ def _partitions(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     return DdlStatement(sql, by_infos=not clause.startswith("PARTITION BY") or len(old.info.columns) == len(subject.former.columns))
 
 
-def _recover(subject: Subject, dialect: Dialect) -> DdlStatement:
-    """The statement by the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
-    old, new = subject.dropped, subject.new
-    if old is None or new is None:
-        return DdlStatement("")
-    name = table_name(old.schema, old.name)
-    return DdlStatement(f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}")
-
-
 def _exchange(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
     info, old = subject.info, subject.old
@@ -210,7 +201,7 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
-    JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED, _recover),
+    JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED),
     JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
     JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
 }

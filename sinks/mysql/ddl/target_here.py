@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import ON_PARTITIONS
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock, clock_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import NO_OUTCOMES, DdlForm, Outcomes, Subject, subject_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, TableName, TargetTable, read_tables, read_whole, table_ids, tables_in
@@ -188,17 +188,10 @@ class TargetDdl:
 
 
 def ddl_of(
-    session: Target,
-    step: DdlStep,
-    history: SchemaHistory,
-    config: ApplyConfig,
-    frozen: FrozenTables,
-    outcomes: Outcomes = NO_OUTCOMES,
-    *,
-    in_doubt: bool = False,
+    session: Target, step: DdlStep, history: SchemaHistory, config: ApplyConfig, frozen: FrozenTables, *, in_doubt: bool = False
 ) -> TargetDdl:
-    """The DDL of ``step`` for the target of ``session``; ``outcomes``: of earlier jobs, for RECOVER TABLE."""
-    subject = subject_of(step, history, frozen, Routes.of(config), outcomes)
+    """The DDL of ``step`` for the target of ``session``."""
+    subject = subject_of(step, history, frozen, Routes.of(config))
     dialect = dialect_of(session, config)
     if subject.job.kind.effect is JobEffect.RENAMES:
         dialect = replace(dialect, folds_names=bool(int(session.query("SELECT @@lower_case_table_names = 1")[0][0])))

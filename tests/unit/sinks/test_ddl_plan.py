@@ -119,6 +119,21 @@ def test_an_alter_is_done_where_its_changes_are_there(names: str, in_doubt: bool
     assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), table=there))) == wanted
 
 
+@pytest.mark.parametrize("flavour", [Flavour.MARIADB, Flavour.TIDB])
+def test_a_table_that_a_person_has_restored_is_there(flavour: Flavour) -> None:
+    h = history(database(1), job(2, 3, PLAIN), job(3, 4, table_id=10, table_name="a"), job(4, 25, PLAIN))
+    ddl, gone, there = (
+        ddl_of(h, flavour),
+        snapshot(),
+        TargetTable("d", "a", (TargetColumn("id", "int(11)", False, None, False, False),), ()),
+    )
+    plan = planned(ddl, TargetHere(DdlClock(ddl.subject), gone))
+    assert isinstance(plan, Refused) and ("by hand" in plan.why) is (flavour is Flavour.TIDB)
+    refused = RecordedTry(REFUSED, 30, "x", None, gone.to_json(), '[{"words": "x"}]', None)
+    assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), snapshot("a"), after={("d", "a"): there}), refused)) == "done"
+    assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), gone), refused)) == "policy"
+
+
 def test_a_zone_that_nobody_knows_hinders_it() -> None:
     ddl = ddl_of(history(database(1), job(2, 3, PLAIN), ADD))
     assert planned(ddl, TargetHere(DdlClock(ddl.subject, why_not="no zone"))) == Refused("time zone", "no zone")
