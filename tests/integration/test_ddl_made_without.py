@@ -93,18 +93,6 @@ def test_one_that_the_target_has_is_dropped(session: Session) -> None:
     assert added.losses == (() if session.flavour is Flavour.MYSQL else LEFT_OUT) and not indexes(session)
 
 
-def test_one_that_the_target_has_is_dropped_by_a_derived_statement(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
-        job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t NONSENSE"),
-    )
-    for step in steps_of(h, {}):
-        outcome = apply(session, step, h)
-    assert outcome.how == "changes" and indexes(session) == {"kb"}
-
-
 def test_one_stays_when_a_derived_statement_renames_its_plain_column(session: Session) -> None:
     """Also if the same job hides it, which no statement need say: rows stay as unique as they were."""
     hidden = {**column(3, "_V$_uk_0", {**INT, "Tp": 8}), "hidden": True, "generated_expr_string": "`id` + 1"}
@@ -161,27 +149,6 @@ def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> No
     drop = prepared(session, h)
     die(session, drop, h, "after-ddl")
     assert apply(session, drop, h).state == "done" and not indexes(session)
-
-
-@pytest.mark.parametrize("drops", [False, True], ids=["add", "drop"])
-@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
-def test_another_index_of_somebody_is_no_sign_that_it_was_executed(session: Session, point: str, drops: bool) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
-        job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
-    )
-    *before, added, dropped = steps_of(h, {})
-    for step in (*before, added) if drops else before:
-        apply(session, step, h)
-    step = dropped if drops else added
-    if drops and session.flavour is not Flavour.MYSQL:
-        return  # it has none: nothing is executed
-    die(session, step, h, point)
-    session.execute("CREATE INDEX mine ON d.t (b)")
-    assert apply(session, step, h).state == "done"
-    assert indexes(session) == {"mine"} | ({"uk"} if session.flavour is Flavour.MYSQL and not drops else set())
 
 
 def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(session: Session) -> None:

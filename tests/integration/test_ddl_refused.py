@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlRecord, load_appli
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, dying, prepared
+from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, prepared
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -25,14 +25,14 @@ COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")]
 UNIQUE = index(1, "u", ("v", 1), unique=True)
 
 
-def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
+def refused_unique(session: Session) -> tuple[SchemaHistory, DdlStep]:
     """A table with two equal values, and the step that wants them to differ, refused once."""
     h = history(
         database(1),
         job(2, 3, table(10, "t", COLUMNS)),
         job(3, 7, table(10, "t", COLUMNS, index_info=[UNIQUE])),
     )
-    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);", 3: text})
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"})
     apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
     session.commit()
@@ -82,9 +82,8 @@ def test_every_refusal_is_kept(session: Session) -> None:
     assert (state, len(tries)) == ("done", 2)
 
 
-@pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD UNIQUE `u`(`v`);", "ALTER TABLE `t` ADD UNIQUE(`v`);"])
-def test_what_a_person_has_done_is_not_done_again(session: Session, text: str) -> None:
-    h, step = refused_unique(session, text)
+def test_what_a_person_has_done_is_not_done_again(session: Session) -> None:
+    h, step = refused_unique(session)
     session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
     session.execute("ALTER TABLE d.t ADD UNIQUE u (v)")
     assert apply(session, step, h).how == "found"
@@ -134,17 +133,6 @@ def test_hands_and_crashes_in_every_order(session: Session, order: tuple[int, ..
         session.rollback()
     assert apply(session, step, h).state == "done"
     assert keys(session) == [("u", 0)]
-
-
-def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session) -> None:
-    h, step = refused_unique(session)
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
-    with dying("after-ddl-intent"):
-        apply(session, step, h)
-    _alter(session)
-    with pytest.raises(DdlRefused, match="Duplicate entry"):
-        apply(session, step, h)
 
 
 def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:

@@ -108,43 +108,12 @@ class refusing:  # noqa: N801
         self._session.execute = self._execute  # type: ignore[method-assign]
 
 
-@pytest.mark.shows("ddl modify column")
-@pytest.mark.mariadb  # no other server has alter_algorithm
-def test_the_servers_own_refusal(session: Session) -> None:
-    h, step = modify(session, "TEXT", "LONGTEXT", TEXT, LONGTEXT)
-    session.execute("SET SESSION alter_algorithm = 'NOCOPY'")
-    with pytest.raises(DdlRefused, match="1846"):
-        apply(session, step, h)
-    session.execute("SET SESSION alter_algorithm = DEFAULT")
-    assert apply(session, step, h).how == "changes"
-    assert type_there(session) == "longtext"
-
-
 @pytest.mark.parametrize("bigger", ["MEDIUMTEXT", "LONGTEXT"])
 def test_what_a_person_has_made_is_found_and_so_is_more(session: Session, bigger: str) -> None:
     h, step = modify(session, "TEXT", "MEDIUMTEXT", TEXT, MEDIUMTEXT)
     session.execute(f"ALTER TABLE d.t MODIFY v {bigger} CHARACTER SET utf8mb4 COLLATE {NO_PAD_BIN}")
     with refusing(session):
         assert apply(session, step, h).how == "nothing"
-
-
-DEFAULTS = [
-    ("INT", "INT DEFAULT 5", INT, {**INT, "default": "5"}),
-    ("INT", "BIGINT DEFAULT 5", INT, {**BIGINT, "default": "5"}),
-    ("VARCHAR(20) CHARACTER SET utf8", "VARCHAR(20)", {**VARCHAR, "Charset": "utf8", "Collate": "utf8_bin"}, VARCHAR),
-    ("TEXT", "LONGTEXT", TEXT, LONGTEXT),
-]
-
-
-@pytest.mark.parametrize(("there", "text", "was", "now"), DEFAULTS, ids=[b for _, b, *_ in DEFAULTS])
-def test_a_crash_before_the_statement_and_an_alter_by_hand(
-    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]
-) -> None:
-    h, step = modify(session, there, text, was, now)
-    with dying("after-ddl-intent"):
-        apply(session, step, h)
-    session.execute("ALTER TABLE d.t ADD COLUMN note INT")
-    assert apply(session, step, h).how == "changes"
 
 
 @pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])

@@ -134,7 +134,7 @@ class DdlAttempt:
             self._row.note_try("part", sql, error)
             if error.errno in OF_NO_DEFINITION and self._config.ddl_policy == "stop":
                 self.by_policy(sql, str(error))
-            losses = (loss_of(sql, error, label),)
+            losses = (f"{label}: left out: {sql}: {error.said}",)
             self._note_losses(losses)
             return losses
         return ()
@@ -418,7 +418,7 @@ def make(ddl: SentDdl, send: Callable[[SentDdl], None]) -> tuple[str, ...]:
         except ServerRefused as error:
             if error.errno in OF_NO_DEFINITION:
                 raise
-            return (loss_of(sql, error, ddl.subject.label),)
+            return (f"{ddl.subject.label}: left out: {sql}: {error.said}",)
         return ()
 
     table = ddl.made
@@ -428,11 +428,6 @@ def make(ddl: SentDdl, send: Callable[[SentDdl], None]) -> tuple[str, ...]:
     divided = part(f"ALTER TABLE {table_name(table.schema, table.name)} {whole}") if whole else ()
     there = {c.name.lower(): AS_UPSTREAM for c in visible(bare(table.info))}
     return (*losses, *text.losses, *divided, *each_by_itself(table, altered, altered.changes, there, part))
-
-
-def loss_of(sql: str, error: ApplyError, label: str) -> str:
-    """The loss of a part; ``label``: the table."""
-    return f"{label}: left out: {sql}: {error.said}"
 
 
 def view_waits(label: str, words: str) -> str:

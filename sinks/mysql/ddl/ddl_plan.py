@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import may_overflow
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import emptied, scattered
 from pyspark_tidb_binlog.sinks.mysql.ddl.presence import UNSEEN, Presence, compared, has_all
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import FORCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, joined, same_name, sql_kind, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import DdlStatement, Dialect
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot, TargetDdl, TargetHere
@@ -54,7 +54,7 @@ class Statements:
     @property
     def sql(self) -> str:
         """All statements, for records; empty if there is nothing to execute."""
-        return joined(self.texts)
+        return "; ".join(text.sql for text in self.texts if text.sql)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def changes_left(ddl: TargetDdl, subject: Subject, there: TargetTable | None, al
         losses = tuple(f"{subject.label}: {loss}" for loss in lost)
         plan = Changes(altered, left, ddl.subject.old, subject, presence.own_columns(), losses=losses)
     if plan.left == altered.changes and by_text(altered, subject):
-        return replace(plan, text=joined(statements(ddl, subject)), own=None)
+        return replace(plan, text=Statements(statements(ddl, subject)).sql, own=None)
     return plan
 
 
@@ -282,7 +282,7 @@ def _has_run(ddl: TargetDdl, earlier: RecordedTry, here: TargetHere) -> bool:
         # Of a table that never had them the rows may still be there.
         names, label = emptied(subject), subject.old.label if subject.old else ""
         return bool(names) and all(_has_partition(before, label, n) and not _has_partition(now, label, n) for n in names)
-    found = [lack for lack in compared(subject, ddl.dialect, here.after) if lack != UNSEEN]
+    found = [lack for lack in compared(subject, ddl.dialect, here.after) if lack is None or lack.kind != UNSEEN.kind]
     if not found:
         # After a refusal an operator may have changed anything, and running this again is harmless.
         return judged is not Judged.DIVIDED and not earlier.was_refused_before
@@ -304,7 +304,8 @@ def _has_moved(ddl: TargetDdl, earlier: RecordedTry, now: SchemaSnapshot) -> boo
     if comparable and (_exchanged(subject, before, now) if exchanges else swapped):
         return True
     # An exchange gives both tables another id. If one stays, the other table was made anew, by an ALTER TABLE of an operator who was asked for it.
-    if exchanges and comparable and earlier.refused and any(now.which(t.label) == before.which(t.label) for t in subject.before):
+    stays = any(now.which(t.label) == before.which(t.label) != frozenset() for t in subject.before)
+    if exchanges and comparable and earlier.refused and stays:
         return False
     if comparable:
         why = "the target changed, but not as this DDL changes it"

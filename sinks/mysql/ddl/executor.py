@@ -89,12 +89,8 @@ def apply_ddl(
 
 class _Run:
     def __init__(self, session: Target, ddl: TargetDdl, lease: Lease, on_done: Callable[[Target], None], frozen: FrozenTables) -> None:
-        self._session = session
-        self._ddl = ddl
+        self._session, self._ddl, self._lease, self._on_done, self._frozen = session, ddl, lease, on_done, frozen
         self._step, self._subject = ddl.step, ddl.subject
-        self._lease = lease
-        self._on_done = on_done
-        self._frozen = frozen
         self._row = DdlRecord(session, ddl.step, ddl.config, lease)
 
     def run(self, policy: RetryPolicy) -> DdlOutcome:

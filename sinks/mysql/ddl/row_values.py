@@ -115,7 +115,10 @@ def clock_of(session: Target, subject: Subject) -> DdlClock:
 
 def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[tuple[TableAt, ColumnInfo]]) -> Zone | None:
     """The zone as a fixed offset, if it has the same offset for all times in these columns."""
-    times, sure = list[datetime](), bool(changed)
+    # The smallest and the largest value give the range of a type with a date only.
+    if not changed or not all(column.tp in _TIMES for _, column in changed):
+        return None
+    times = list[datetime]()
     for table, column in changed:
         name = quote_name(column.name)
         sql = (
@@ -125,13 +128,13 @@ def _fixed_for(session: Target, tz: tzinfo, changed: Sequence[tuple[TableAt, Col
         try:
             found = [read_time(value) for value in session.query(sql)[0] if value is not None]
         except ServerRefused as error:
+            if error.errno == _NO_COLUMN:
+                continue  # it has its new name: the statement ran before a crash
             _log.debug("cannot read %s: %s", table.label, error)
-            found = [] if error.errno == _NO_COLUMN else [None]  # it has its new name: the statement ran before a crash
-        # The smallest and the largest value give the range of a type with a date only.
-        sure = sure and column.tp in _TIMES and None not in found
+            return None
+        if None in found:
+            return None
         times += [t for t in found if t is not None]
-    if not sure:
-        return None
     return fixed(tz, min(times), max(times)) if times else fixed(UTC)
 
 

@@ -233,11 +233,6 @@ def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tupl
     return (rewrite(subject, dialect, restored=restored),)
 
 
-def joined(texts: Sequence[DdlStatement]) -> str:
-    """SQL of all statements, for records and for what looks at the words; empty if there is nothing to execute."""
-    return "; ".join(text.sql for text in texts if text.sql)
-
-
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> DdlStatement:
     """The statement of a job that has one."""
     kind = sql_kind(subject.job)
