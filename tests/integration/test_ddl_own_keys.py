@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session, dying, prepared
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -79,8 +79,7 @@ def test_it_takes_that_place_where_only_some_columns_are_replicated(session: Ses
     )  # fmt: skip
     texts = {2: "CREATE TABLE `t` (`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD PRIMARY KEY (`n`) NONCLUSTERED;"}
     *made, keying = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h, config)
+    apply_all(session, made, h, config)
     with dying("after-ddl"):
         apply(session, keying, h, config)
     session.rollback()

@@ -33,8 +33,7 @@ def modify(
     infos = [table(10, "t", [ID, column(2, "v", k, default=k.get("default"))]) for k in (was, now)]
     h = history(database(1), job(2, 3, infos[0]), job(3, 12, infos[1]))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {there});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {text};"})
-    for step in steps[:2]:
-        apply(session, step, h, config)
+    apply_all(session, steps[:2], h, config)
     if there == "TEXT(50)":  # a server makes a TINYTEXT of it, as an earlier release of this program has let it
         session.execute(f"ALTER TABLE d.t MODIFY v {there}")
     return h, steps[2]

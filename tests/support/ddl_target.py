@@ -106,10 +106,9 @@ def die(session: Session, step: DdlStep, h: SchemaHistory, point: str) -> None:
         session.rollback()
 
 
-def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory) -> None:
+def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory, config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
     """Apply the steps, one after the other."""
-    for step in steps:
-        apply(session, step, h)
+    return [apply(session, step, h, config) for step in steps]
 
 
 def prepared(session: Session, h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({}), *by_hand: str) -> DdlStep:
