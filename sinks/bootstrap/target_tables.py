@@ -174,15 +174,9 @@ class TargetTables:
     def _make(self, wanted: WantedTable) -> tuple[str, ...]:
         self._make_database(wanted.target.schema, wanted.database)
         self.session.use(wanted.target.schema)
-        dialect = self._dialect
-        ddl = SentDdl(self.session, making(wanted, Routes.of(self._apply)), dialect)
-        if wanted.source.info.is_sequence:
-            text = rewrite(ddl.subject, dialect, restored=False)
-            losses = text.losses
-            if text.sql:
-                execute(replace(ddl, sql=text.sql))
-        else:
-            losses = make(ddl if wanted.source.info.is_view else replace(ddl, number=0), execute)
+        info = wanted.source.info
+        number = None if info.is_view or info.is_sequence else 0
+        losses = make(SentDdl(self.session, making(wanted, Routes.of(self._apply)), self._dialect, number=number), execute)
         for loss in losses:
             _log.warning("%s", loss)
         return losses

@@ -394,14 +394,13 @@ def each_by_itself(
 
 
 def make(ddl: SentDdl, send: Callable[[SentDdl], None]) -> tuple[str, ...]:
-    """Make the table or view of ``ddl`` by ``send``; what it lacks, in words.
+    """Make the table, view or sequence of ``ddl`` by ``send``; what it lacks, in words. Nothing is sent of what the target cannot hold at all.
 
     Raises:
         ServerRefused: the server takes no form of a table that holds and finds rows, or no form of the view.
     """
     losses = list[str]()
-    while True:
-        text = form(rewrite(ddl.subject, ddl.dialect, restored=False), ddl)
+    while (text := form(rewrite(ddl.subject, ddl.dialect, restored=False), ddl)).sql:
         try:
             send(replace(ddl, sql=text.sql))
             break

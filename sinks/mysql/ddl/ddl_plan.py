@@ -271,9 +271,6 @@ def _has_run(ddl: TargetDdl, earlier: RecordedTry, here: TargetHere) -> bool:
             return not any(t.create for t in now.objects.values())
         case Judged.MOVED:
             return _has_moved(ddl, earlier, now)
-        case Judged.RESTORED if not earlier.was_refused_before:
-            # With the columns that the target had. After a refusal a person may have made it: then it must have the upstream's.
-            return any(not before.holds(t) and now.holds(t) for t in subject.after)
     # A table of a name that the job creates must be compared even if the target has changed otherwise.
     was_there = subject.job.kind.makes_tables and any(map(before.holds, subject.after))
     if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or was_there)):

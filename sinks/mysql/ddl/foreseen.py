@@ -41,7 +41,7 @@ _SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356,
 """Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
 _CANNOT_TRY = frozenset({1044, 1046, 1049, 1142, 1227, 1290})
 """No database, or no right to make a temporary table in it."""
-_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE, Judged.RESTORED})
+_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE})
 """Their tables need not be there."""
 _OF_SERVERS = ("information_schema", "performance_schema", "sys")
 

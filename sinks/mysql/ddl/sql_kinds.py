@@ -39,7 +39,6 @@ class Judged(Enum):
     MADE = "a second time it reports what is there, which is compared then"
     GONE = "by whether anything of it is left"
     MOVED = "by the server's table ids: not idempotent, and the structure may look the same before and after"
-    RESTORED = "by whether the table is there that was not"
     PARTITIONS_GONE = "by whether its partitions were there and are gone: of a table that never had them the rows may still be there"
     DIVIDED = "by the names of partitions; where they stay, a second time it does the same"
 
@@ -201,9 +200,6 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
-    JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED),
-    JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
-    JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
 }
 """By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""
 
