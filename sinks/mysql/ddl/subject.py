@@ -3,7 +3,7 @@
 No text is examined for what it would do to a frozen table: a job that meets one (``sinks.engine.frozen``) is not executed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
@@ -101,8 +101,8 @@ def subject_of(step: DdlStep, history: SchemaHistory, frozen: FrozenTables = NON
     after = tuple(referring(t, routes.target) for t in there)
     refused = DdlDelivery(DdlForm.REFUSED, step.decision.why) if step.decision.fate is DdlFate.REFUSED else None
     delivery = refused or given(job, step.query, history, frozen, routes)
-    schema = schema_of(step, history)
-    subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery)
+    name = job.table_info.name if job.table_info else next((t.name for t in before if t.table_id == job.table_id), job.table_name)
+    subject = Subject(job, step.query, schema_of(step, history), name, before, after, delivery)
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
     subject = replace(subject, former=next((t.info for t in before if t.table_id == own), None))
     return _routed(subject, routes, otherwise=after != there) if routes else subject
@@ -135,12 +135,6 @@ def _routed(subject: Subject, routes: Routes, *, otherwise: bool) -> Subject:
     elif otherwise or found != subject:
         given = DdlDelivery(DdlForm.INFOS, "it names a table that has another name at the target")
     return replace(found, given=given, routes=routes)
-
-
-def _name_of(job: Job, before: Sequence[TableAt]) -> str:
-    if job.table_info is not None:
-        return job.table_info.name
-    return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
 
 
 def _is_copy(job: Job, query: str) -> bool:
