@@ -63,7 +63,7 @@ _ARROW = {
     CellKind.DOUBLE: pa.float64(),
     CellKind.BYTES: pa.binary(),
 }
-_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
+INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
 _KINDS = {
     ColumnType.YEAR: CellKind.INT,
     ColumnType.ENUM: CellKind.NUMBER,
@@ -91,7 +91,7 @@ _KINDS = {
 
 def kind_of(column: ColumnInfo) -> CellKind:
     """The kind of a column; ``Corruption`` for a type that no table can have."""
-    if column.tp in _INTEGERS:
+    if column.tp in INTEGERS:
         return CellKind.UINT if column.unsigned else CellKind.INT
     try:
         return _KINDS[ColumnType(column.tp)]

@@ -40,11 +40,10 @@ from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, w
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen, load_outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import LOST_IN_GBK, dialect_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import is_empty
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
@@ -208,8 +207,6 @@ class _Stand:
     frozen: FrozenTables
     tables: tuple[TableAt, ...]
     """The replicated tables, as the target should have them."""
-    outcomes: Outcomes
-    """Of the DDLs before."""
     begun: tuple[Remark, ...] = ()
     """Remarks about DDLs that an earlier start has begun; ``applied`` contains them."""
 
@@ -272,7 +269,7 @@ class TargetCheck:
         config = with_collations(self._config).apply
         yield from self._tables(stand, there, config)
         yield from self._databases(stand, there, history)
-        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.frozen, stand.outcomes)
+        waiting = WaitingDdls(stand.progress.commit_ts, history, stand.applied, stand.frozen)
         if not config.sync_ddl:
             yield from self._not_synced(waiting)
             return
@@ -294,7 +291,6 @@ class TargetCheck:
         apply, session = self._config.apply, self._session
         cluster_id, known, remarks = self._record()
         frozen: FrozenTables = NONE_FROZEN
-        outcomes: Outcomes = {}
         version = known.schema_version
         if not known.known:
             begin = self._config.source.starting_commit_ts
@@ -304,18 +300,17 @@ class TargetCheck:
         with _unless_absent():
             applied = applied_at(session, apply, cluster_id, (known.commit_ts, applied.version), history)
             frozen = load_frozen(session, apply, cluster_id)
-            outcomes = load_outcomes(session, apply.checkpoint_schema, cluster_id)
         applied = applied if known.known else applied.covering(known.commit_ts, history)
         with _unless_absent():
             waiting = WaitingDdls(known.commit_ts, history, applied, frozen)
             for job, remark in begun(session, waiting, apply, cluster_id) if apply.sync_ddl else ():
-                applied, outcomes = applied.with_early(job), {**outcomes, job.id: "found"}
+                applied = applied.with_early(job)
                 remarks.append(remark)
         live = (applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self._selection.keeps(table))
         found = (writable(table, frozen[table.table_id]) if table.table_id in frozen else table for table in kept)
         tables = tuple(table for table in found if isinstance(table, TableAt))
-        return _Stand(known, applied, frozen, tables, outcomes, tuple(remarks))
+        return _Stand(known, applied, frozen, tables, tuple(remarks))
 
     def _record(self) -> tuple[int, TargetProgress, list[Remark]]:
         """The cluster that the target is of, its checkpoint, and the remarks about where that is."""
@@ -373,7 +368,7 @@ class TargetCheck:
         config, routes = with_collations(self._config).apply, self._selection.routes
         for table in (t for t in live if t.has_rows):
             subject = making(WantedTable(table, routes.moved(table), "", None), routes)
-            for losses, refused in forms(self._session, subject, dialect_of(self._session, config, subject.after), inventory.databases):
+            for losses, refused in forms(self._session, subject, dialect_of(self._session, config), inventory.databases):
                 yield from (note(subject.label, f"the target cannot hold: {loss}") for loss in losses)
                 if refused:
                     yield hinders(subject.label, f"cannot be made: {refused}", "make it at the target by hand, so that it holds the rows")
@@ -407,7 +402,7 @@ class TargetCheck:
                 yield self._lacking_columns(table, gone)
             for one in inexact(table, at):
                 yield (hinders if one.key else note)(name, one.words, "or leave the column out")
-            if statement := out_of_gbk(table, at, dialect_of(self._session, apply, [table])):
+            if statement := out_of_gbk(table, at, dialect):
                 yield note(name, f"has gbk columns, in which the server has a question mark for {LOST_IN_GBK}", f"execute {statement}")
             if (keys := folded_keys(table.info, at, apply, dialect)) is not None:
                 yield note(name, keys.what, keys.todo)

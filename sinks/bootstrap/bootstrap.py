@@ -41,9 +41,9 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, Want
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, hidden_places, require
 from pyspark_tidb_binlog.sinks.engine.segments import SetVal
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import view_waits
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, ensure_ddl_table, note_copied
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import is_empty
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits

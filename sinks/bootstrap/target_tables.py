@@ -20,14 +20,13 @@ from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyState
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlan
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
-from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import make
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl, execute
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject, referring
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names, is_empty
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.exactness import inexact
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
@@ -167,15 +166,9 @@ class TargetTables:
     def _make(self, wanted: WantedTable) -> tuple[str, ...]:
         self._make_database(wanted.target.schema, wanted.database)
         self.session.use(wanted.target.schema)
-        dialect = dialect_of(self.session, self._apply, [wanted.target])
-        ddl = SentDdl(self.session, making(wanted, Routes.of(self._apply)), dialect)
-        if wanted.source.info.is_sequence:
-            text = rewrite(ddl.subject, dialect, restored=False)
-            losses = text.losses
-            if text.sql:
-                execute(replace(ddl, sql=text.sql))
-        else:
-            losses = make(ddl if wanted.source.info.is_view else replace(ddl, number=0), execute)
+        info = wanted.source.info
+        number = None if info.is_view or info.is_sequence else 0
+        losses = make(SentDdl(self.session, making(wanted, Routes.of(self._apply)), self._dialect, number=number), execute)
         for loss in losses:
             _log.warning("%s", loss)
         return losses

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import Reason, SafeBounds

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import without_features
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import without_features
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, connection_lost, read_only, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_for

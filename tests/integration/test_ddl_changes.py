@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, die
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -79,10 +79,7 @@ def test_a_key_whose_prefix_became_its_column_stays(session: Session, unique: bo
     after = of(column(3, "c", {**VARCHAR, "Flen": 5}), index_info=[{**key, "id": 2}])
     create = f"CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(20), {'UNIQUE ' * unique}KEY k (c(10)))"
     h, (step,) = made(session, before, create, (12, after, "ALTER TABLE t MODIFY c VARCHAR(5)"))
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+    die(session, step, h, point)
     assert apply(session, step, h).state == "done"
     assert f"{'UNIQUE ' * unique}KEY `k` (`c`)" in shown(session) and "varchar(5)" in shown(session)
 
@@ -134,10 +131,7 @@ def test_what_a_type_does_not_show_is_made(
     change = (12, of(column(2, "c", now[1])), f"ALTER TABLE t MODIFY c {now[0]}")
     create = f"CREATE TABLE t (id INT PRIMARY KEY, c {was[0]})"
     h, (step,) = made(session, of(column(2, "c", was[1])), create, change, by_hand=(f"INSERT INTO d.t VALUES (1, {text})",))
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     assert wanted in shown(session)
 
@@ -158,10 +152,7 @@ def test_a_renamed_column_keeps_somebody_s_own_collation_and_type(
     before, after = of(column(2, "a", was)), of(column(2, "b", now, comment="x"))
     change = (12, after, "ALTER TABLE t CHANGE a b <type> COMMENT 'x'")
     h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change, by_hand=(f"ALTER TABLE d.t MODIFY a {own}",))
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
 
@@ -174,10 +165,7 @@ def test_words_that_a_server_shows_as_question_marks_keep_their_rows(session: Se
     change = (12, of(column(2, "e", {**kind, "Elems": words}, comment="new")), "ALTER TABLE t MODIFY e ENUM(...) COMMENT 'new'")
     rows = ("INSERT INTO d.t VALUES (1, '🔥'), (2, '💧'), (3, 'x')",)
     h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, e ENUM(...))", change, by_hand=rows)
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     assert session.query("SELECT e, e + 0 FROM d.t ORDER BY id") == [(word, words.index(word) + 1) for word in ("🔥", "💧", "x")]
 
@@ -192,9 +180,7 @@ def test_a_default_that_a_row_shows_otherwise_is_no_other_value(
     after = of(column(2, "x", kind, default=default, origin_default=default))
     change = (5, after, f"ALTER TABLE t ADD COLUMN x {declared} DEFAULT '{default}'")
     h, (step,) = made(session, of(), "CREATE TABLE t (id INT PRIMARY KEY)", change, by_hand=("INSERT INTO d.t VALUES (1)",))
-    with dying("after-ddl"):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, "after-ddl")
     assert not apply(session, step, h).losses
 
 
@@ -255,9 +241,7 @@ def test_a_foreign_key_and_a_counter_are_changes_too(
     sub_jobs = {"sub_jobs": [{"type": part} for part in parts]}
     h, (step,) = made(session, of(column(2, "n")), create, change, by_hand=by_hand, multi_schema_info=sub_jobs)
     for point in ("after-ddl-intent", "after-ddl", "before-ddl-done"):
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+        die(session, step, h, point)
     assert not apply(session, step, h).losses and shown(session).count(wanted) == 1
 
 
@@ -326,13 +310,9 @@ def waiting(h: SchemaHistory) -> WaitingDdls:
 def test_a_default_that_was_only_begun_is_not_called_done(session: Session) -> None:
     change = (15, of(column(2, "a", default="6")), "ALTER TABLE t ALTER COLUMN a SET DEFAULT 6")
     h, (step,) = made(session, of(column(2, "a")), "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change)
-    with dying("after-ddl-intent"):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, "after-ddl-intent")
     assert not list(begun(session, waiting(h), CONFIG, 1))
-    with dying("after-ddl"):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, "after-ddl")
     ((_, remark),) = begun(session, waiting(h), CONFIG, 1)
     assert "it is not executed again" in str(remark)
 
@@ -373,11 +353,8 @@ def test_what_the_table_has_is_not_made_again(session: Session, own: tuple[str, 
     create = "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT, z INT, KEY y (m))"
     by_hand = ("INSERT INTO d.t VALUES (1, 2, 3, 4)", *(f"ALTER TABLE d.t {sql}" for sql in own))
     h, (step,) = made(session, before, create, change, by_hand=by_hand)
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
-    else:
+    die(session, step, h, point)
+    if not point:
         assert apply(session, step, h).how == how
     outcome = apply(session, step, h)
     assert outcome.state == "done" and not outcome.losses
@@ -418,10 +395,8 @@ def test_a_tidb_is_given_the_text_unless_it_has_a_part_of_it(session: Session, o
     parts = {"sub_jobs": [{"type": part} for part in (5, 7, 12)]}
     h, (step,) = made(session, of(column(2, "a")), create, change, by_hand=by_hand, multi_schema_info=parts)
     target: Any = PlayedTidb(session)
+    die(target, step, h, point)
     if point:
-        with dying(point):
-            apply(target, step, h)
-        session.rollback()
         assert not list(begun(target, waiting(h), CONFIG, 1))
     assert apply(target, step, h).how == (wanted if point in ("", "after-ddl-intent") else "changes")
     assert "KEY `k` (`c`)" in shown(session) and shown(session).count("COMMENT 'x'") == 1
@@ -434,10 +409,7 @@ def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, poi
     create = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
     h, (step,) = made(session, of(column(2, "a"), column(3, "b")), create, change)
     target: Any = PlayedTidb(session)
-    if point:
-        with dying(point):
-            apply(target, step, h)
-        session.rollback()
+    die(target, step, h, point)
     assert apply(target, step, h).how == ("found" if point else "changes")
     assert "`a`" not in shown(session)
 
@@ -452,10 +424,7 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
     )
     first, step = steps_of(h, {})
     apply(session, first, h)
-    if point:
-        with dying(point):
-            apply(session, step, h)
-        session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     text = shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
@@ -464,9 +433,7 @@ def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session,
 def test_a_counter_that_is_renamed_is_not_modified_again(session: Session) -> None:
     after = table(10, "t", [column(1, "key", {**INT, "Flag": 4099 | 512})])
     h, (step,) = made(session, of(), "x", (12, after, "ALTER TABLE t CHANGE id `key` INT AUTO_INCREMENT"))
-    with dying("after-ddl"):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, "after-ddl")
     outcome = apply(session, step, h)
     assert outcome.how == "found" and "`key` int(11) NOT NULL AUTO_INCREMENT" in shown(session)
 
@@ -480,9 +447,7 @@ def test_a_default_partition_is_dropped_once(session: Session, point: str) -> No
         table(10, "t", [column(2, "n")], pk_is_handle=False, partition=partitioned(3, *p, expr="`n`")) for p in (parts, parts[:1])
     )
     h, (step,) = made(session, whole, "x", (20, left, "ALTER TABLE t DROP PARTITION p1"), by_hand=("INSERT INTO d.t VALUES (1), (7)",))
-    with dying(point):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     assert session.query("SELECT n FROM d.t") == [(1,)] and "p1" not in shown(session)
 
@@ -496,9 +461,7 @@ def test_what_a_table_was_made_without_is_named_after_a_death(session: Session, 
     found = []
     for step in steps_of(h, {}):
         if step.job.id > 2:
-            with dying(point):
-                apply(session, step, h)
-            session.rollback()
+            die(session, step, h, point)
         found += apply(session, step, h).losses
     assert [" ".join(loss.split()[:6]) for loss in found] == ["d.t: left out: ALTER TABLE `d`.`t`", "d.c: left out: ALTER TABLE `d`.`c`"]
 

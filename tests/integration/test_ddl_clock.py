@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_target
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, dying
+from tests.support.ddl_target import CONFIG, apply_all, die, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -48,8 +48,7 @@ def modify(
     meta = {"reorg_meta": {"location": location}} if location else {}
     h = history(database(1), job(2, 3, before), job(3, 12, after, **meta))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     for number, value in enumerate(values):
         session.execute("INSERT INTO d.t VALUES (%s, %s)", [number, value])
     session.commit()
@@ -173,9 +172,7 @@ def test_a_refused_statement_leaves_the_session_in_utc(session: Session) -> None
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl", "before-ddl-done"])
 def test_a_crash_converts_once(session: Session, point: str) -> None:
     h, step = modify(session, *TO_DATETIME, SHANGHAI, "2026-01-01 12:00:00")
-    with dying(point):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, point)
     apply(session, step, h)
     assert values(session) == ["2026-01-01 20:00:00"]
 
@@ -217,8 +214,7 @@ def test_a_boundary_that_the_info_has_as_text_is_read_in_the_zone(session: Sessi
     info = table(10, "t", columns, pk_is_handle=False, partition=clock_partitions((101, "p0", text)))
     h = history(database(1), job(2, 3, info, **({"reorg_meta": {"location": location}} if location else {})))
     create = f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) (PARTITION `p0` VALUES LESS THAN ({text}));"
-    for step in steps_of(h, {2: create}):
-        apply(session, step, h)
+    apply_all(session, steps_of(h, {2: create}), h)
     assert boundaries(session) == [boundary]
 
 
@@ -292,13 +288,9 @@ def test_a_column_that_has_its_new_name_already_is_converted(session: Session, p
     before, after = (table(10, "t", [ID, column(*c)]) for c in ((2, "u", TIMESTAMP), (3, "v", DATETIME)))
     text = "ALTER TABLE `t` CHANGE COLUMN `u` `v` DATETIME"
     h = history(database(1), job(2, 3, before), job(3, 12, after, query=text, reorg_meta={"location": SHANGHAI}))
-    *made, change = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"})
-    for step in made:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')")
-    session.commit()
-    with dying(point):
-        apply(session, change, h)
-    session.rollback()
+    change = prepared(
+        session, h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"}, "INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')"
+    )
+    die(session, change, h, point)
     assert apply(session, change, h).how == ("found" if point == "after-ddl" else "changes")
     assert values(session) == ["2026-01-01 08:00:00"]

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -68,8 +68,7 @@ def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_j
         job(3, kind_of_job, table(10, "t", [ID, *added])),
     )
     steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: text})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t VALUES (1), (2)")
     session.commit()
     return h, steps[2]
@@ -264,9 +263,7 @@ POINTS = ["after-ddl-intent", "after-ddl-fill", "after-ddl", "before-ddl-done"]
 def test_a_crash_between_the_halves(session: Session, point: str) -> None:
     now = {"default": "CURRENT_TIMESTAMP", "origin_default": "2021-05-06 07:08:09"}
     h, step = to_alter(session, [column(2, "c", TIMESTAMP, **now)], "ALTER TABLE `t` ADD COLUMN `c` TIMESTAMP DEFAULT CURRENT_TIMESTAMP;")
-    with dying(point):
-        apply(session, step, h)
-    session.rollback()
+    die(session, step, h, point)
     assert apply(session, step, h).state == "done"
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert declared(session, "c") == ("current_timestamp()", "YES", "")
@@ -282,8 +279,7 @@ def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:
         3: "ALTER TABLE `t` ALTER COLUMN `n` SET DEFAULT '2019-01-01 00:00:00';",
     }
     steps = steps_of(h, texts)
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t (id, c) VALUES (1, NULL)")
     session.commit()
     assert cells(session) == {None}
@@ -300,11 +296,7 @@ def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
         2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL DEFAULT NULL);",
         3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP(3);",
     }
-    *others, modify = steps_of(h, texts)
-    for step in others:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL)")
-    session.commit()
+    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL)")
     apply(session, modify, h)
     assert cells(session) == {None}
 
@@ -317,15 +309,8 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str)
     h = history(database(1), job(2, 3, table(10, "t", [ID, before, kept])), job(3, 12, table(10, "t", [ID, after, kept])))
     create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL, `k` TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW());"
     texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL;"}
-    *others, modify = steps_of(h, texts)
-    for step in others:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
-    session.commit()
-    if point:
-        with dying(point):
-            apply(session, modify, h)
-        session.rollback()
+    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
+    die(session, modify, h, point)
     losses = apply(session, modify, h).losses
     assert cells(session) == {"2021-05-06 07:08:09"}
     assert cells(session, "k") == {"2001-01-01 00:00:00"}
@@ -336,11 +321,9 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> No
     before, after = ([ID, column(2, "c", {**INT, "Flag": flag}), column(3, "k")] for flag in (0, 1))
     unique = [index(1, "u", ("k", 2), unique=True)]
     h = history(database(1), job(2, 3, table(10, "t", before)), job(3, 61, table(10, "t", after, index_info=unique)))
-    *others, modify = steps_of(h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"})
-    for step in others:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)")
-    session.commit()
+    modify = prepared(
+        session, h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"}, "INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)"
+    )
     with pytest.raises(DdlRefused, match="Duplicate entry"):
         apply(session, modify, h)
     outcome = apply(session, modify, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
@@ -350,11 +333,12 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> No
 def test_the_year_0_is_not_2000(session: Session) -> None:
     before, after = (table(10, "t", [ID, column(2, "c", kind(13, flag, 4))]) for flag in (96, 97))
     h = history(database(1), job(2, 3, before), job(3, 12, after))
-    *others, modify = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"})
-    for step in others:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, NULL), (2, 2000)")
-    session.commit()
+    modify = prepared(
+        session,
+        h,
+        {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"},
+        "INSERT INTO d.t VALUES (1, NULL), (2, 2000)",
+    )
     apply(session, modify, h)
     assert session.query("SELECT CAST(c AS CHAR) FROM d.t ORDER BY id") == [("0000",), ("2000",)]
 
@@ -379,8 +363,7 @@ def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlSt
     h = history(database(1), job(2, 3, table(10, "t", [ID, at])), job(3, 5, table(10, "t", [ID, at, column(3, "c", INT, **more)])))
     text = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP);"
     steps = steps_of(h, {2: text, 3: "ALTER TABLE `t` ADD COLUMN `c` INT" + (f" DEFAULT {more['default']}" if more else "")})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t VALUES (1, '2020-01-01 00:00:00'), (2, '2020-01-01 00:00:00')")
     session.commit()
     return h, steps[2]
@@ -392,9 +375,7 @@ def test_a_column_that_a_person_has_added_before(session: Session, case: str, di
     more, by_hand, filled, update = BEFORE[case]
     h, step = to_add(session, more)
     if dies:
-        with dying("after-ddl-intent"):
-            apply(session, step, h)
-        session.rollback()
+        die(session, step, h, "after-ddl-intent")
     session.execute(f"ALTER TABLE d.t ADD COLUMN c {by_hand}")
     if filled:
         session.execute(filled)

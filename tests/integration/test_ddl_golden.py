@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,19 +9,19 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.history import JobReader, JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import lacks
+from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import read_after
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import read_after, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_jobs
+from tests.support.ddl_jobs import partitions, steps_of
 from tests.support.ddl_target import Died, assert_columns, deadly, losses
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held
@@ -194,67 +193,38 @@ def test_a_crash_at_each_point_of_refused_definitions_changes_nothing(mariadb: P
     assert len(shown[0]) > 50 and shown[0] == shown[1]
 
 
-def table_json(table_id: int, name: str, partitions: tuple[tuple[int, str], ...] = ()) -> dict[str, Any]:
-    kind = {"Tp": 3, "Flag": 4099, "Flen": 11, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
-    column = {"id": 1, "name": {"O": "id"}, "offset": 0, "type": kind, "state": 5}
-    return {
-        "id": table_id,
-        "name": {"O": name},
-        "charset": "utf8mb4",
-        "collate": "utf8mb4_bin",
-        "cols": [column],
-        "index_info": None,
-        "pk_is_handle": True,
-        "is_common_handle": False,
-        "partition": ddl_jobs.partitions(*partitions) if partitions else None,
-    }
-
-
-def job_json(
-    job_id: int, kind: int, query: str, table: dict[str, Any] | None = None, many: Any = None, table_id: int = 0
-) -> dict[str, Any]:
-    binlog = {"SchemaVersion": job_id, "TableInfo": table, "MultipleTableInfos": many, "FinishedTS": job_id * 10}
-    if kind == 1:
-        binlog["DBInfo"] = {"id": 1000, "db_name": {"O": "swap"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
-    found = table_id or (table["id"] if table else 0)
-    return {
-        "id": job_id,
-        "type": kind,
-        "state": 6,
-        "schema_id": 1000,
-        "table_id": found,
-        "schema_name": "swap",
-        "query": query,
-        "binlog": binlog,
-    }
-
-
 def swap_history() -> tuple[SchemaHistory, list[DdlStep]]:
-    a, b = table_json(11, "a"), table_json(12, "b")
-    parts = ((31, "p0"), (32, "p1"))
+    a, b, moved = (ddl_jobs.table(i, n) for i, n in ((11, "a"), (12, "b"), (11, "b")))
+
+    def parted(*pairs: tuple[int, str]) -> dict[str, Any]:
+        return ddl_jobs.table(30, "p", partition=partitions(*pairs))
+
+    made, exchanged = parted((31, "p0"), (32, "p1")), parted((11, "p0"), (32, "p1"))
+    emptied, dropped = parted((33, "p0"), (32, "p1")), parted((33, "p0"))
     ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (100), PARTITION `p1` VALUES LESS THAN (200))"
-    jobs = [
-        job_json(1, 1, "CREATE DATABASE `swap`"),
-        job_json(2, 3, "CREATE TABLE `a` (`id` INT PRIMARY KEY)", a),
-        job_json(3, 3, "CREATE TABLE `b` (`id` INT PRIMARY KEY)", b),
-        job_json(
-            4,
-            47,
-            "RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `b`",
-            table_json(11, "b"),
-            [table_json(11, "x"), table_json(12, "a"), table_json(11, "b")],
+    h = ddl_jobs.history(
+        ddl_jobs.database(1, "swap"),
+        *(
+            ddl_jobs.job(number, kind, info, query=query, schema_name="swap", **more)
+            for number, kind, query, info, more in (
+                (2, 3, "CREATE TABLE `a` (`id` INT PRIMARY KEY)", a, {}),
+                (3, 3, "CREATE TABLE `b` (`id` INT PRIMARY KEY)", b, {}),
+                (
+                    4,
+                    47,
+                    "RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `b`",
+                    moved,
+                    {"many": [ddl_jobs.table(11, "x"), ddl_jobs.table(12, "a"), moved]},
+                ),
+                (5, 3, f"CREATE TABLE `p` (`id` INT PRIMARY KEY) {ranges}", made, {}),
+                (6, 42, "ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `b`", exchanged, {"table_id": 11}),
+                (7, 23, "ALTER TABLE `p` TRUNCATE PARTITION `p0`", emptied, {}),
+                (8, 11, "TRUNCATE TABLE `a`", ddl_jobs.table(13, "a"), {"table_id": 12}),
+                (9, 20, "ALTER TABLE `p` DROP PARTITION `p1`", dropped, {}),
+            )
         ),
-        job_json(5, 3, f"CREATE TABLE `p` (`id` INT PRIMARY KEY) {ranges}", table_json(30, "p", parts)),
-        job_json(
-            6, 42, "ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `b`", table_json(30, "p", ((11, "p0"), (32, "p1"))), table_id=11
-        ),
-        job_json(7, 23, "ALTER TABLE `p` TRUNCATE PARTITION `p0`", table_json(30, "p", ((33, "p0"), (32, "p1")))),
-        job_json(8, 11, "TRUNCATE TABLE `a`", table_json(13, "a"), table_id=12),
-        job_json(9, 20, "ALTER TABLE `p` DROP PARTITION `p1`", table_json(30, "p", ((33, "p0"),))),
-    ]
-    history = SchemaHistory.of(JobReader().read(json.loads(json.dumps(jobs))))
-    events = [DdlEvent(j["id"] * 10, j["id"], j["query"] + ";", j["schema_state"] if "schema_state" in j else 5) for j in jobs]
-    return history, [s for s in plan_steps((0, 1000), events, (), history, AppliedJobs(0)) if isinstance(s, DdlStep)]
+    )
+    return h, steps_of(h, {})
 
 
 @pytest.mark.shows(

@@ -7,7 +7,7 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import database, history, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import apply, apply_all, ddl_session, dying
 
 pytestmark = pytest.mark.mysql
 
@@ -31,8 +31,7 @@ def test_what_is_left_is_dropped(session: Session, left: tuple[str, ...]) -> Non
     )
     texts = ("CREATE DATABASE `halfway`;", "CREATE TABLE `a` (`id` INT PRIMARY KEY);", "CREATE TABLE `b` (`id` INT PRIMARY KEY);")
     steps = steps_of(jobs, dict(enumerate((*texts, "DROP DATABASE `halfway`;"), 1)))
-    for step in steps[:3]:
-        apply(session, step, jobs)
+    apply_all(session, steps[:3], jobs)
 
     with dying("after-ddl-intent"):
         apply(session, steps[3], jobs)

@@ -11,11 +11,11 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names, take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, partitions, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -47,16 +47,15 @@ def test_tables_whose_names_differ_only_in_case_or_by_a_mark_have_their_own_ids(
 def test_a_rename_beside_tables_of_nearly_its_names(session: Session, point: str) -> None:
     """Somebody's own tables, made before it, and made again while the process is dead."""
     h = history(database(1), job(2, 3, table(10, "orders")), job(3, JobType.RENAME_TABLE, table(10, "é")))
-    *made, rename = steps_of(h, {2: "CREATE TABLE `orders` (`id` INT PRIMARY KEY);", 3: "RENAME TABLE `orders` TO `é`;"})
-    for step in made:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.orders VALUES (1)")
-    session.commit()
+    rename = prepared(
+        session,
+        h,
+        {2: "CREATE TABLE `orders` (`id` INT PRIMARY KEY);", 3: "RENAME TABLE `orders` TO `é`;"},
+        "INSERT INTO d.orders VALUES (1)",
+    )
     for name in ("ORDERS", "Orders", "É"):
         session.execute(f"CREATE TABLE d.`{name}` (id INT PRIMARY KEY, own INT)")
-    with dying(point):
-        apply(session, rename, h)
-    session.rollback()
+    die(session, rename, h, point)
     session.execute("TRUNCATE d.ORDERS")
     session.execute("TRUNCATE d.É")
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
@@ -70,12 +69,8 @@ def test_a_rename_of_a_partitioned_table_to_a_name_of_other_letters(session: Ses
 
     h = history(database(1), job(2, 3, info("pt")), job(3, JobType.RENAME_TABLE, info("pé")))
     texts = {2: f"CREATE TABLE `pt` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) {BOUNDS};", 3: "RENAME TABLE `pt` TO `pé`;"}
-    *made, rename = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h)
-    with dying(point):
-        apply(session, rename, h)
-    session.rollback()
+    rename = prepared(session, h, texts)
+    die(session, rename, h, point)
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
     assert column_names(session, "d", "pé") == ("id",)
 
@@ -94,13 +89,10 @@ def test_what_a_former_release_has_recorded_with_the_server_s_key(session: Sessi
     )
     texts = {2: "CREATE TABLE `t` (`n` INT);", 3: "ALTER TABLE `t` COMMENT = 'x';", 4: "RENAME TABLE `t` TO `u`;"}
     *made, comment, rename = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h)
+    apply_all(session, made, h)
     for step in (comment, rename):
         session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 1")
-        with dying("after-ddl-intent"):
-            apply(session, step, h)
-        session.rollback()
+        die(session, step, h, "after-ddl-intent")
         session.execute("SET SESSION show_gipk_in_create_table_and_information_schema = 0")
         assert apply(session, step, h).how == "text"
     assert "COMMENT='x'" in session.query("SHOW CREATE TABLE d.u")[0][1]
@@ -114,9 +106,7 @@ def test_a_changed_database_is_no_sign_that_its_ddl_was_executed(session: Sessio
     apply(session, made, h)
     if session.flavour is Flavour.MYSQL:
         session.execute("ALTER DATABASE d READ ONLY = 1")
-    with dying("after-ddl-intent"):
-        apply(session, alter, h)
-    session.rollback()
+    die(session, alter, h, "after-ddl-intent")
     if session.flavour is Flavour.MYSQL:
         session.execute("ALTER DATABASE d READ ONLY = 0")
     else:
@@ -152,13 +142,10 @@ def test_other_bounds_under_the_same_names_are_made_whatever_else_has_changed(se
             4: "ALTER TABLE `t` TRUNCATE PARTITION `p0`;",
         },
     )
-    for step in made:
-        apply(session, step, h)
+    apply_all(session, made, h)
     session.execute("INSERT INTO d.t VALUES (1, 1), (20, 20), (60, 60)")
     session.commit()
-    with dying(point):
-        apply(session, divide, h)
-    session.rollback()
+    die(session, divide, h, point)
     session.execute("ALTER TABLE d.t ADD INDEX mine (b)")
     apply(session, divide, h)
     apply(session, empty, h)
@@ -195,21 +182,14 @@ def exchange_of(session: Session) -> tuple[DdlStep, SchemaHistory]:
         3: "CREATE TABLE `x` (`id` INT PRIMARY KEY)",
         4: "ALTER TABLE `t` EXCHANGE PARTITION `p1` WITH TABLE `x`",
     }
-    *first, exchange = steps_of(h, texts)
-    for step in first:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (15)")
-    session.execute("INSERT INTO d.x VALUES (16)")
-    session.commit()
+    exchange = prepared(session, h, texts, "INSERT INTO d.t VALUES (15)", "INSERT INTO d.x VALUES (16)")
     return exchange, h
 
 
 def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session: Session) -> None:
     """A replica that is behind has taken the place of the server, and gives ids of its own."""
     exchange, h = exchange_of(session)
-    with dying("after-ddl-intent"):
-        apply(session, exchange, h)
-    session.rollback()
+    die(session, exchange, h, "after-ddl-intent")
     as_recorded_by_another_server(session)
     with pytest.raises(ApplyError, match="the target is no longer the server where it was begun"):
         apply(session, exchange, h)
@@ -226,12 +206,8 @@ def test_at_another_server_the_names_say_whether_tables_were_renamed(session: Se
     more = table(11, "b", [column(1, "id"), column(2, "n")])
     h = history(database(1), job(2, 3, table(10, "a")), job(3, 3, more), job(4, 14, table(10, "c")))
     texts = {2: "CREATE TABLE `a` (`id` INT)", 3: "CREATE TABLE `b` (`id` INT, `n` INT)", 4: "ALTER TABLE `a` RENAME TO `c`"}
-    *first, rename = steps_of(h, texts)
-    for step in first:
-        apply(session, step, h)
-    with dying(point):
-        apply(session, rename, h)
-    session.rollback()
+    rename = prepared(session, h, texts)
+    die(session, rename, h, point)
     as_recorded_by_another_server(session)
     assert apply(session, rename, h).how == ("found" if point == "after-ddl" else "text")
     assert session.query("SHOW TABLES FROM d") == [("b",), ("c",)]

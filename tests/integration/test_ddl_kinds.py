@@ -13,13 +13,13 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, Unrecorded, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, Unrecorded, apply, apply_all, ddl_session, die, dying, prepared
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -42,9 +42,7 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
 def run(session: Session, kind: int, query: str, after: dict[str, Any] | None = CHILD, **config: Any) -> DdlOutcome:
     """The outcome of a DDL of this type on ``d.t``, after ``p`` and ``t`` were made."""
     h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, kind, after, table_id=11, table_name="t", query=query.lower()))
-    *first, last = steps_of(h, TEXTS | {4: query})
-    for step in first:
-        apply(session, step, h)
+    last = prepared(session, h, TEXTS | {4: query})
     assert last.job.id == 4, "it has a step"
     return apply(session, last, h, dataclasses.replace(CONFIG, **config))
 
@@ -93,9 +91,7 @@ def made_and_changed(session: Session, clause: str, *otherwise: str) -> tuple[Sc
     ]
     h = history(database(1), job(2, 3, infos[0]), job(3, kind, infos[1]))
     texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: f"ALTER TABLE `t` {clause};"}
-    *made, changed = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h)
+    changed = prepared(session, h, texts)
     for what in otherwise:
         session.execute(f"ALTER TABLE d.t {what}")
     return h, changed
@@ -128,9 +124,7 @@ def test_a_crash_behind_a_change_of_columns_of_a_table_with_others(
 def test_a_crash_behind_a_move_in_a_table_of_another_order(session: Session, clause: str, how: str) -> None:
     """Its place among the upstream's columns shows that it was executed."""
     h, changed = made_and_changed(session, clause, "MODIFY COLUMN m INT FIRST")
-    with dying("after-ddl"):
-        apply(session, changed, h)
-    session.rollback()
+    die(session, changed, h, "after-ddl")
     assert apply(session, changed, h).how == how
     assert column_names(session, "d", "t") == (COLUMN_JOBS[clause][2].split()[0], "m", "id")
 
@@ -434,9 +428,7 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
             session.execute("INSERT INTO d.t VALUES (1), (20)")
             session.execute("INSERT INTO d.x VALUES (2)")
             session.commit()
-    with dying(point):
-        apply(session, last, h)
-    session.rollback()
+    die(session, last, h, point)
     assert apply(session, last, h).how == ("found" if point == "after-ddl" else "text")
     assert session.query("SELECT * FROM d.t ORDER BY id") == [(2, 7), (20, 7)]
     assert session.query("SELECT * FROM d.x") == [(1, 7)]
@@ -451,11 +443,7 @@ def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Sessi
         3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
         4: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
     }
-    *steps, last = steps_of(h, texts)
-    for step in steps:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1)")
-    session.commit()
+    last = prepared(session, h, texts, "INSERT INTO d.t VALUES (1)")
     session.execute("ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
     with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make this option equal in the two tables") as refused:
         apply(session, last, h)
@@ -474,9 +462,7 @@ def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: 
     h = history(database(1), job(3, 3, new, query="create table d.t like orders"))
     steps = steps_of(h, {3: "CREATE TABLE `d`.`t` LIKE `orders`;"})
     apply(session, steps[0], h)
-    with dying("before-ddl-done"):
-        apply(session, steps[1], h)
-    session.rollback()
+    die(session, steps[1], h, "before-ddl-done")
     session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     session.commit()
     assert apply(session, steps[1], h).how == "nothing"
@@ -507,13 +493,10 @@ def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session:
         6: "ALTER TABLE `t` DROP COLUMN `n`;",
     }
     steps = steps_of(h, texts)
-    for step in steps[:3]:
-        apply(session, step, h)
+    apply_all(session, steps[:3], h)
     session.execute("ALTER TABLE d.t ADD CONSTRAINT own FOREIGN KEY (m) REFERENCES p (id)")
     for step, how in zip(steps[3:], ("found", "found", "found"), strict=True):
-        with dying("after-ddl"):
-            apply(session, step, h)
-        session.rollback()
+        die(session, step, h, "after-ddl")
         assert apply(session, step, h).how == how
     assert "`n`" not in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
     assert shown(session).count("FOREIGN KEY") == 1
@@ -525,13 +508,8 @@ def test_one_without_a_name_that_goes_is_not_the_one_that_comes(session: Session
     cascades = {"fk_info": [foreign_key("fk_2", "n", "p", "id", on_delete=2)]}
     change = job(4, 61, table(11, "t", PLAIN, **cascades), query="alter table t drop foreign key fk_1, add foreign key (n) ...")
     h = history(database(1), job(2, 3, PARENT), job(3, 3, table(11, "t", PLAIN, **unnamed(("fk_1", "n")))), change)
-    *made, last = steps_of(h, {})
-    for step in made:
-        apply(session, step, h)
-    if point:
-        with dying(point):
-            apply(session, last, h)
-        session.rollback()
+    last = prepared(session, h)
+    die(session, last, h, point)
     assert apply(session, last, h).state == "done"
     assert shown(session).count("FOREIGN KEY (`n`) REFERENCES `p` (`id`) ON DELETE CASCADE") == shown(session).count("FOREIGN KEY") == 1
 

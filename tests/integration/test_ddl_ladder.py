@@ -38,9 +38,9 @@ def t(*columns: dict[str, Any], **more: Any) -> dict[str, Any]:
     return table(10, "t", [ID, *columns], **more)
 
 
-def key(n: int, name: str, info: dict[str, Any], *names: str, unique: bool = False, comment: str = "") -> dict[str, Any]:
+def key(n: int, name: str, info: dict[str, Any], *names: str, unique: bool = False) -> dict[str, Any]:
     offsets = {c["name"]["O"]: c["offset"] for c in info["cols"]}
-    return {**index(n, name, *((c, offsets[c]) for c in names), unique=unique), "comment": comment}
+    return index(n, name, *((c, offsets[c]) for c in names), unique=unique)
 
 
 def keyed(info: dict[str, Any], *keys: tuple[Any, ...], unique: bool = False) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Case:
     """The beginning of each; None: they are not looked at."""
     keys: frozenset[str] = frozenset()
     strict: bool = False
-    """With a strict ``sql_mode``; without it the server makes texts of what is too long, and cuts comments."""
+    """With a strict ``sql_mode``; without it the server makes texts of what is too long."""
     rows: str = ""
     """Inserted behind the first DDL, if the target has it."""
     full: str = ""
@@ -169,12 +169,6 @@ CASES = {
         {"b": "int(11)"},
         [f"left out: ALTER TABLE `d`.`t` ADD KEY `k{n}` (`a`)" for n in range(63, 65)],
         frozenset(f"k{n:02}" for n in range(63)),
-    ),
-    "comments": Case(
-        [(3, t(column(2, "a", comment="x" * 1100), comment="y" * 2100)), (17, t(column(2, "a", comment="x" * 1100), comment="y" * 2200))],
-        {"a": "int(11)"},
-        ["comments left out"] * 2,
-        strict=True,
     ),
     "a key that is too long": Case(
         [(3, keyed(t(text(2, "a", 900)), ("u", "a"), unique=True))],

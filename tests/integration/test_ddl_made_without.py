@@ -8,11 +8,11 @@ import pytest
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import apply, apply_all, ddl_session, die, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -93,18 +93,6 @@ def test_one_that_the_target_has_is_dropped(session: Session) -> None:
     assert added.losses == (() if session.flavour is Flavour.MYSQL else LEFT_OUT) and not indexes(session)
 
 
-def test_one_that_the_target_has_is_dropped_by_a_derived_statement(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
-        job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t NONSENSE"),
-    )
-    for step in steps_of(h, {}):
-        outcome = apply(session, step, h)
-    assert outcome.how == "changes" and indexes(session) == {"kb"}
-
-
 def test_one_stays_when_a_derived_statement_renames_its_plain_column(session: Session) -> None:
     """Also if the same job hides it, which no statement need say: rows stay as unique as they were."""
     hidden = {**column(3, "_V$_uk_0", {**INT, "Tp": 8}), "hidden": True, "generated_expr_string": "`id` + 1"}
@@ -144,8 +132,7 @@ def test_an_index_that_rows_are_in_the_way_of_is_no_loss(session: Session) -> No
 def test_a_missing_table_is_no_index_that_was_left_out(session: Session) -> None:
     h = history(database(1), job(2, 3, over(SHARD), query="x"), job(3, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"))
     steps = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("DROP TABLE d.t")
     if session.flavour is Flavour.MYSQL:
         with pytest.raises(DdlRefused, match="doesn't exist"):
@@ -159,36 +146,9 @@ def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> No
         job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
         job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
     )
-    *before, drop = steps_of(h, {})
-    for step in before:
-        apply(session, step, h)
-    with dying("after-ddl"):
-        apply(session, drop, h)
-    session.rollback()
+    drop = prepared(session, h)
+    die(session, drop, h, "after-ddl")
     assert apply(session, drop, h).state == "done" and not indexes(session)
-
-
-@pytest.mark.parametrize("drops", [False, True], ids=["add", "drop"])
-@pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
-def test_another_index_of_somebody_is_no_sign_that_it_was_executed(session: Session, point: str, drops: bool) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
-        job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
-    )
-    *before, added, dropped = steps_of(h, {})
-    for step in (*before, added) if drops else before:
-        apply(session, step, h)
-    step = dropped if drops else added
-    if drops and session.flavour is not Flavour.MYSQL:
-        return  # it has none: nothing is executed
-    with dying(point):
-        apply(session, step, h)
-    session.rollback()
-    session.execute("CREATE INDEX mine ON d.t (b)")
-    assert apply(session, step, h).state == "done"
-    assert indexes(session) == {"mine"} | ({"uk"} if session.flavour is Flavour.MYSQL and not drops else set())
 
 
 def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(session: Session) -> None:
@@ -198,10 +158,7 @@ def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(
         job(3, 7, over(SHARD), query="ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)"),
         job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t DROP INDEX uk, ADD INDEX kb(b)"),
     )
-    *before, last = steps_of(h, {})
-    for step in before:
-        apply(session, step, h)
-    session.execute("CREATE UNIQUE INDEX uk ON d.t (b)")
+    last = prepared(session, h, {}, "CREATE UNIQUE INDEX uk ON d.t (b)")
     assert apply(session, last, h).state == "done" and indexes(session) == {"uk", "kb"}
 
 
@@ -236,8 +193,7 @@ def test_one_that_a_person_has_dropped_is_gone(session: Session) -> None:
         job(5, 8, table(10, "t", [ID, column(2, "b"), column(4, "c")]), query="ALTER TABLE t DROP INDEX kb"),
     )  # fmt: skip
     *before, added, dropped = steps_of(h, {})
-    for step in before:
-        apply(session, step, h)
+    apply_all(session, before, h)
     if session.flavour is Flavour.MYSQL:
         session.execute("ALTER TABLE d.t DROP INDEX uk")
     assert apply(session, added, h).how == "changes" and column_names(session, "d", "t") == ("id", "b", "c")
@@ -294,12 +250,8 @@ def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Sess
         job(2, 3, before, query=f"CREATE TABLE t (id INT PRIMARY KEY, b INT{', ' + key if drops else ''})"),
         job(3, 61, after, query=f"ALTER TABLE t {change}, ADD COLUMN c INT"),
     )
-    *made, changed = steps_of(h, {})
-    for step in made:
-        apply(session, step, h)
-    with dying("after-ddl-intent"):
-        apply(session, changed, h)
-    session.rollback()
+    changed = prepared(session, h)
+    die(session, changed, h, "after-ddl-intent")
     session.execute("ALTER TABLE d.t ADD COLUMN c INT")
     with pytest.raises(DdlRefused, match="Duplicate column name 'c'.* Repair the target"):
         apply(session, changed, h)
@@ -316,8 +268,6 @@ def test_a_column_that_is_not_computed_is_told_after_a_crash_too(session: Sessio
     h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, c CHAR(20), g INT AS (LENGTH(c)) STORED)"))
     first, made = steps_of(h, {})
     apply(session, first, h)
-    with dying(point):
-        apply(session, made, h)
-    session.rollback()
+    die(session, made, h, point)
     outcome = apply(session, made, h)
     assert outcome.how == "found" and "d.t: column g is not computed by the target" in outcome.losses[0]

@@ -8,11 +8,11 @@ import pytest
 from pyspark_tidb_binlog.conf.model import TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -53,11 +53,7 @@ def test_a_primary_key_of_the_upstream_takes_the_place_of_the_server_s(session: 
     own = table(11, "t", [*more, column(2, "n", {**INT, "Flag": 4099}), column(4, "k")], pk_is_handle=False, **key)
     h = history(database(1), job(2, 3, bare), job(3, 61 if keyed else 32, own))
     texts = {2: "CREATE TABLE `t` (`n` INT,`k` INT);", 3: f"ALTER TABLE `t` ADD PRIMARY KEY (`n`) NONCLUSTERED{keyed};"}
-    *made, keying = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, 2), (1, 2)")
-    session.commit()
+    keying = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, 2), (1, 2)")
     with pytest.raises(DdlRefused, match="1062"):
         apply(session, keying, h)
     session.execute("DELETE FROM d.t LIMIT 1")
@@ -83,8 +79,7 @@ def test_it_takes_that_place_where_only_some_columns_are_replicated(session: Ses
     )  # fmt: skip
     texts = {2: "CREATE TABLE `t` (`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD PRIMARY KEY (`n`) NONCLUSTERED;"}
     *made, keying = steps_of(h, texts)
-    for step in made:
-        apply(session, step, h, config)
+    apply_all(session, made, h, config)
     with dying("after-ddl"):
         apply(session, keying, h, config)
     session.rollback()

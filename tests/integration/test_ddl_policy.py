@@ -14,16 +14,16 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, applied_at, load_applied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
-from tests.support.ddl_target import apply, assert_columns, ddl_session, dying
+from tests.support.ddl_target import apply, apply_all, assert_columns, ddl_session, dying
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held
 
@@ -203,8 +203,7 @@ def test_an_exchange_that_needs_a_rebuild_says_what_it_lacks(mariadb: PrivateMar
     }
     target = poor_account(session, mariadb)
     *others, exchange = steps_of(h, texts)
-    for step in others:
-        apply(session, step, h, CONFIG)
+    apply_all(session, others, h, CONFIG)
     session.execute("INSERT INTO d.t VALUES (1, 2)")
     session.commit()
     if session.flavour is Flavour.MYSQL:
@@ -233,8 +232,7 @@ def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: Private
     }
     target = poor_account(session, mariadb)
     *others, exchange = steps_of(h, texts)
-    for step in others:
-        apply(session, step, h, CONFIG)
+    apply_all(session, others, h, CONFIG)
 
     with connect(target, CONFIG) as poor, dying("after-ddl"):
         apply(poor, exchange, h, CONFIG)
@@ -250,8 +248,7 @@ def test_without_table_ids_a_swap_is_made_once(mariadb: PrivateMariaDB, session:
     query = f"RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `{third}`"
     h = history(database(1), job(2, 3, table(10, "a")), job(3, 3, table(11, "b")), job(4, 47, many[-1], many=many, query=query))
     *others, swap = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY);", 3: "x;"})
-    for step in others:
-        apply(session, step, h, CONFIG)
+    apply_all(session, others, h, CONFIG)
     session.execute("INSERT INTO d.a VALUES (1)")
     session.commit()
     target = poor_account(session, mariadb)

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlRecord, load_appli
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, deadly, dying
+from tests.support.ddl_target import CONFIG, Died, apply, apply_all, deadly, die, prepared
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -25,16 +25,15 @@ COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "v")]
 UNIQUE = index(1, "u", ("v", 1), unique=True)
 
 
-def refused_unique(session: Session, text: str = "ALTER TABLE `t` ADD UNIQUE `u`(`v`);") -> tuple[SchemaHistory, DdlStep]:
+def refused_unique(session: Session) -> tuple[SchemaHistory, DdlStep]:
     """A table with two equal values, and the step that wants them to differ, refused once."""
     h = history(
         database(1),
         job(2, 3, table(10, "t", COLUMNS)),
         job(3, 7, table(10, "t", COLUMNS, index_info=[UNIQUE])),
     )
-    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);", 3: text})
-    for step in steps[:2]:
-        apply(session, step, h)
+    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT);"})
+    apply_all(session, steps[:2], h)
     session.execute("INSERT INTO d.t VALUES (1, 7), (2, 7)")
     session.commit()
     with pytest.raises(DdlRefused, match="Duplicate entry"):
@@ -83,9 +82,8 @@ def test_every_refusal_is_kept(session: Session) -> None:
     assert (state, len(tries)) == ("done", 2)
 
 
-@pytest.mark.parametrize("text", ["ALTER TABLE `t` ADD UNIQUE `u`(`v`);", "ALTER TABLE `t` ADD UNIQUE(`v`);"])
-def test_what_a_person_has_done_is_not_done_again(session: Session, text: str) -> None:
-    h, step = refused_unique(session, text)
+def test_what_a_person_has_done_is_not_done_again(session: Session) -> None:
+    h, step = refused_unique(session)
     session.execute("UPDATE d.t SET v = 8 WHERE id = 2")
     session.execute("ALTER TABLE d.t ADD UNIQUE u (v)")
     assert apply(session, step, h).how == "found"
@@ -137,17 +135,6 @@ def test_hands_and_crashes_in_every_order(session: Session, order: tuple[int, ..
     assert keys(session) == [("u", 0)]
 
 
-def test_a_crash_before_the_statement_and_an_alter_by_hand(session: Session) -> None:
-    h, step = refused_unique(session)
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
-    with dying("after-ddl-intent"):
-        apply(session, step, h)
-    _alter(session)
-    with pytest.raises(DdlRefused, match="Duplicate entry"):
-        apply(session, step, h)
-
-
 def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:
     """Two tables of one shape that change their names; the target refuses, for a while, because ``x`` is there."""
     a, b = table(10, "a"), table(11, "b")
@@ -160,8 +147,7 @@ def swapped() -> tuple[SchemaHistory, DdlStep, list[DdlStep]]:
 
 def refused_swap(session: Session) -> tuple[SchemaHistory, DdlStep]:
     h, swap, before = swapped()
-    for step in before:
-        apply(session, step, h)
+    apply_all(session, before, h)
     session.execute("INSERT INTO d.a VALUES (1)")
     session.execute("CREATE TABLE d.x (id INT)")
     session.commit()
@@ -258,14 +244,8 @@ def test_an_existing_table_without_transactions_is_another_one(session: Session)
 def test_a_table_of_the_new_name_is_not_the_renamed_one_that_is_missing(session: Session, point: str) -> None:
     """Not at the next start either, nor where the process died before the statement."""
     h = history(database(1), job(2, 3, table(10, "a", COLUMNS)), job(3, 14, table(10, "b", COLUMNS)))
-    *made, rename = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"})
-    for step in made:
-        apply(session, step, h)
-    session.execute("RENAME TABLE d.a TO d.b")
-    if point:
-        with dying(point):
-            apply(session, rename, h)
-        session.rollback()
+    rename = prepared(session, h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY, `v` INT);"}, "RENAME TABLE d.a TO d.b")
+    die(session, rename, h, point)
     for _ in range(2):
         with pytest.raises(DdlRefused, match="doesn't exist"):
             apply(session, rename, h)
@@ -279,8 +259,7 @@ def test_what_another_drainer_may_have_executed_is_refused_at_every_start(
 ) -> None:
     """A swap that was made is not made back by the next start."""
     h, swap, before = swapped()
-    for step in before:
-        apply(session, step, h)
+    apply_all(session, before, h)
     session.execute("INSERT INTO d.a VALUES (1)")
     session.commit()
     session.execute("RENAME TABLE d.a TO d.x, d.b TO d.a, d.x TO d.b")

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, dying
+from tests.support.ddl_target import CONFIG, apply, apply_all, dying
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -33,8 +33,7 @@ def modify(
     infos = [table(10, "t", [ID, column(2, "v", k, default=k.get("default"))]) for k in (was, now)]
     h = history(database(1), job(2, 3, infos[0]), job(3, 12, infos[1]))
     steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {there});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {text};"})
-    for step in steps[:2]:
-        apply(session, step, h, config)
+    apply_all(session, steps[:2], h, config)
     if there == "TEXT(50)":  # a server makes a TINYTEXT of it, as an earlier release of this program has let it
         session.execute(f"ALTER TABLE d.t MODIFY v {there}")
     return h, steps[2]
@@ -108,43 +107,12 @@ class refusing:  # noqa: N801
         self._session.execute = self._execute  # type: ignore[method-assign]
 
 
-@pytest.mark.shows("ddl modify column")
-@pytest.mark.mariadb  # no other server has alter_algorithm
-def test_the_servers_own_refusal(session: Session) -> None:
-    h, step = modify(session, "TEXT", "LONGTEXT", TEXT, LONGTEXT)
-    session.execute("SET SESSION alter_algorithm = 'NOCOPY'")
-    with pytest.raises(DdlRefused, match="1846"):
-        apply(session, step, h)
-    session.execute("SET SESSION alter_algorithm = DEFAULT")
-    assert apply(session, step, h).how == "changes"
-    assert type_there(session) == "longtext"
-
-
 @pytest.mark.parametrize("bigger", ["MEDIUMTEXT", "LONGTEXT"])
 def test_what_a_person_has_made_is_found_and_so_is_more(session: Session, bigger: str) -> None:
     h, step = modify(session, "TEXT", "MEDIUMTEXT", TEXT, MEDIUMTEXT)
     session.execute(f"ALTER TABLE d.t MODIFY v {bigger} CHARACTER SET utf8mb4 COLLATE {NO_PAD_BIN}")
     with refusing(session):
         assert apply(session, step, h).how == "nothing"
-
-
-DEFAULTS = [
-    ("INT", "INT DEFAULT 5", INT, {**INT, "default": "5"}),
-    ("INT", "BIGINT DEFAULT 5", INT, {**BIGINT, "default": "5"}),
-    ("VARCHAR(20) CHARACTER SET utf8", "VARCHAR(20)", {**VARCHAR, "Charset": "utf8", "Collate": "utf8_bin"}, VARCHAR),
-    ("TEXT", "LONGTEXT", TEXT, LONGTEXT),
-]
-
-
-@pytest.mark.parametrize(("there", "text", "was", "now"), DEFAULTS, ids=[b for _, b, *_ in DEFAULTS])
-def test_a_crash_before_the_statement_and_an_alter_by_hand(
-    session: Session, there: str, text: str, was: dict[str, Any], now: dict[str, Any]
-) -> None:
-    h, step = modify(session, there, text, was, now)
-    with dying("after-ddl-intent"):
-        apply(session, step, h)
-    session.execute("ALTER TABLE d.t ADD COLUMN note INT")
-    assert apply(session, step, h).how == "changes"
 
 
 @pytest.mark.parametrize(("there", "text", "was", "now"), CHANGES, ids=[f"{a} to {b}" for a, b, *_ in CHANGES])
@@ -159,8 +127,7 @@ def test_a_crash_behind_the_statement(session: Session, there: str, text: str, w
 def test_a_column_that_stands_there_is_not_passed_over(session: Session, there: str) -> None:
     h = history(database(1), job(2, 3, table(10, "t", [ID])), job(3, 5, table(10, "t", [ID, column(2, "v", BIGINT)])))
     steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `v` BIGINT;"})
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute(f"ALTER TABLE d.t ADD COLUMN v {there}")
     if there == "BIGINT":
         assert apply(session, steps[2], h).how == "nothing"
@@ -186,8 +153,7 @@ def test_what_a_person_has_widened_stays_so(session: Session) -> None:
         5: "ALTER TABLE `t` ALTER COLUMN `w` SET DEFAULT 'x';",
     }
     steps = steps_of(h, texts)
-    for step in steps[:2]:
-        apply(session, step, h)
+    apply_all(session, steps[:2], h)
     session.execute("ALTER TABLE d.t MODIFY v VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, MODIFY k BIGINT")
     assert [apply(session, step, h).how for step in steps[2:]] == ["changes"] * 3
     shown = session.query("SHOW CREATE TABLE d.t")[0][1]

@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, apply
+from tests.support.ddl_target import CONFIG, apply, apply_all
 
 pytestmark = pytest.mark.mysql
 
@@ -29,8 +29,7 @@ def made(session: Session, kind: int, how: str, last: dict[str, Any]) -> tuple[S
     h = history(database(1), job(2, 3, parts(kind, 101, 102, 103)), job(3, 3, table(20, "plain", [ID])), last)
     create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY {how} (`id`) PARTITIONS 3;"
     steps = steps_of(h, {2: create, 3: "CREATE TABLE `plain` (`id` INT PRIMARY KEY);"})
-    for step in steps[:3]:
-        apply(session, step, h)
+    apply_all(session, steps[:3], h)
     session.execute("INSERT INTO d.t VALUES " + ", ".join(f"({i})" for i in range(1, 13)))
     session.commit()
     return h, steps[3]

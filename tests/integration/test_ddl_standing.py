@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, dying
+from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, die, dying, prepared
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -173,15 +173,11 @@ def test_a_rename_that_changes_only_the_case_of_a_name() -> None:
                 infos = [table(i, new) for i, _, new in pairs]
                 rename = job(9, 14, infos[0], query=text) if len(infos) == 1 else job(9, 47, None, query=text, many=infos)
                 h = history(database(1), *made, rename)
-                *steps, last = steps_of(h, {})
-                for step in steps:
-                    apply(session, step, h)
+                last = prepared(session, h)
                 for number, (old, _) in enumerate(names.values()):
                     session.execute(f"INSERT INTO d.{old} VALUES ({number})")
                 session.commit()
-                with dying("before-ddl-done"):
-                    apply(session, last, h)
-                session.rollback()
+                die(session, last, h, "before-ddl-done")
                 outcome = apply(session, last, h)
                 assert (outcome.state, outcome.how) == ("done", "found" if sql else "nothing"), case
                 for number, (_, new) in enumerate(names.values()):

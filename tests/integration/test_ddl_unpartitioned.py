@@ -9,12 +9,12 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl import other_partitions
+from pyspark_tidb_binlog.sinks.mysql.ddl import partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, dying
+from tests.support.ddl_target import apply, ddl_session, die, prepared
 
 pytestmark = pytest.mark.mysql
 
@@ -72,12 +72,10 @@ def rows(session: Session) -> list[tuple[Any, ...]]:
     ids=["drop", "truncate"],
 )
 def test_its_rows_go_over_deaths(session: Session, monkeypatch: pytest.MonkeyPatch, kind: int, after: dict[str, Any], text: str) -> None:
-    monkeypatch.setattr(other_partitions, "_CHUNK", 1)
+    monkeypatch.setattr(partitions, "_CHUNK", 1)
     h, last = begun(session, parted(P0, P1), after, kind, text)
     for point in ("after-ddl-intent", "after-ddl"):
-        with dying(point):
-            apply(session, last, h)
-        session.rollback()
+        die(session, last, h, point)
         session.execute("ALTER TABLE d.t COMMENT = %s", [point])  # a person changes it meanwhile
     outcome = apply(session, last, h)
     assert outcome.state == "done" and rows(session) == [(150, 3)]
@@ -111,9 +109,7 @@ def test_a_drop_that_was_executed_before_a_crash_is_found(session: Session) -> N
     before, after = parted(P0, P1, expr="to_days(`id`)"), parted(P1, expr="to_days(`id`)")
     h, last = begun(session, before, after, 20, DROP)
     session.execute("ALTER TABLE d.t PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))")
-    with dying("after-ddl"):
-        apply(session, last, h)
-    session.rollback()
+    die(session, last, h, "after-ddl")
     assert apply(session, last, h).how == "found" and rows(session) == [(150, 3)]
 
 
@@ -176,8 +172,8 @@ def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Sessi
     h, last = begun(session, parted(P0, P1), parted(P0, P1, table_id=12), 71, "ALTER TABLE `t` PARTITION BY HASH (`no`);", table_id=11)
     error = ApplyError("ALTER command denied", 1142)
     subject, table = subject_of(last, h), read_whole(session, "d", "t")
-    assert other_partitions.instead_of(subject, table, error) is None
-    assert other_partitions.instead_of(subject, table, ApplyError("syntax", 1064)) is not None
+    assert partitions.instead_of(subject, table, error) is None
+    assert partitions.instead_of(subject, table, ApplyError("syntax", 1064)) is not None
 
 
 @pytest.mark.parametrize("end", ["250", "300", "MAXVALUE"])
@@ -187,13 +183,8 @@ def test_somebodys_own_partition_is_that_of_the_job_only_if_it_ends_there(sessio
     bounds = "(PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200))"
     h = history(database(1), job(3, 3, parted(P0, P1)), job(4, 19, parted(P0, P1, P2), query="add"))
     create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) {bounds};"
-    *made, added = steps_of(h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
-    for step in made:
-        apply(session, step, h)
-    if point:
-        with dying(point):
-            apply(session, added, h)
-        session.rollback()
+    added = prepared(session, h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
+    die(session, added, h, point)
     session.execute(f"ALTER TABLE d.t ADD PARTITION (PARTITION p2 VALUES LESS THAN ({end}))")
     if end == "300":
         assert apply(session, added, h).state == "done"

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, note_copied
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, deadly
+from tests.support.ddl_target import CONFIG, Died, apply, ddl_session, deadly, prepared
 from tests.support.golden_case import GOLDEN, ddl_steps, load_case
 from tests.support.leases import held
 
@@ -146,9 +146,7 @@ def test_a_refused_replacement_leaves_no_former_view(session: Session, dies: boo
     """It would go on to read what the upstream's view no longer reads."""
     was, now = view(20, "v", "SELECT `id` AS `id` FROM `d`.`t`"), view(21, "v", "SELECT NO_SUCH(`id`) AS `id` FROM `d`.`t`")
     h = history(*MADE, job(3, 21, was), job(4, 21, now))
-    *before, last = steps_of(h, {})
-    for step in before:
-        apply(session, step, h)
+    last = prepared(session, h)
     assert (dying_through(session, last, h) if dies else apply(session, last, h).how) == "left out"
     assert left_out(session) == [4] and session.query("SHOW FULL TABLES FROM d WHERE table_type = 'VIEW'") == []
 
@@ -189,11 +187,13 @@ def test_all_of_a_view_is_kept(session: Session) -> None:
 def test_a_definer_that_cannot_be_becomes_the_account(mariadb: PrivateMariaDB, session: Session, why: str, dies: bool) -> None:
     """A MariaDB takes a view of an account that it lacks, and then refuses whoever reads it."""
     h = history(*MADE, job(3, 21, view(20, "v", "SELECT `id` AS `id` FROM `d`.`t`", user="app")))
-    *before, last = steps_of(h, {})
-    for step in before:
-        apply(session, step, h)
-    session.execute("CREATE OR REPLACE USER plain@localhost IDENTIFIED BY 'pw'")
-    session.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW, SHOW VIEW ON *.* TO plain@localhost")
+    last = prepared(
+        session,
+        h,
+        {},
+        "CREATE OR REPLACE USER plain@localhost IDENTIFIED BY 'pw'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW, SHOW VIEW ON *.* TO plain@localhost",
+    )
     if not why.startswith("does not"):
         session.execute("CREATE OR REPLACE USER app@'%' IDENTIFIED BY 'x'")
     with connect(dataclasses.replace(mariadb.target(), user="plain", password="pw"), CONFIG) as theirs:

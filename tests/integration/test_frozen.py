@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.certificates import Authority, table_of
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.sinks.mysql import rights, target_connection
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import take_snapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream

@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -13,9 +14,10 @@ from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import column_names
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from tests.support.ddl_jobs import steps_of
 from tests.support.leases import held
 
 MARKS = "ddl_marks"
@@ -94,3 +96,26 @@ def dying(point: str) -> Iterator[None]:
     """What is done inside dies at the fault point."""
     with deadly(point), pytest.raises(Died):
         yield
+
+
+def die(session: Session, step: DdlStep, h: SchemaHistory, point: str) -> None:
+    """Apply one step, and die at the fault point; nothing where the point has no name."""
+    if point:
+        with dying(point):
+            apply(session, step, h)
+        session.rollback()
+
+
+def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory, config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
+    """Apply the steps, one after the other."""
+    return [apply(session, step, h, config) for step in steps]
+
+
+def prepared(session: Session, h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({}), *by_hand: str) -> DdlStep:
+    """Apply every DDL of the history but the last one, and then what a person executes; the last step."""
+    *others, last = steps_of(h, dict(texts))
+    apply_all(session, others, h)
+    for sql in by_hand:
+        session.execute(sql)
+    session.commit()
+    return last

@@ -12,7 +12,7 @@ made before a crash, by another Drainer, or by a person. A change that the defin
 A server names a foreign key that has no name: TiDB ``fk_1``, InnoDB ``t_ibfk_1``. So if the target lacks TiDB's name, the key is found by its columns.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -38,13 +38,12 @@ from pyspark_tidb_binlog.schemas.table_changes import (
     TableChange,
     diff,
 )
-from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnFlag, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, off_page_form, plainly, without_columns
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnInfo, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, plainly, without_columns
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     charset_option,
     column_definition,
-    column_type,
     counter_option,
     fills_otherwise,
     foreign_key_definition,
@@ -55,10 +54,10 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import (
     recoded_words,
     set_default,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words, spelled
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.exactness import differs, misfit, same_type
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.exactness import differs
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _NO_DEFAULT = 1 << 12
 """TiDB's flag of a NOT NULL column without a default."""
@@ -75,8 +74,11 @@ def by_changes(subject: Subject, dialect: Dialect) -> bool:
         return False
     if dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT:
         types = job.sub_jobs if job.type == JobType.MULTI_SCHEMA_CHANGE else (job.type,)
+        there = {c.id for c in subject.old.info.columns}
+        # Where it is unclear which column came, older rows must not get another value of an added column from the text.
+        adds = any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info))
         shown = bool(types) and all(kind_of(t).effect is JobEffect.ALTERS for t in types)
-        return shown and (altered_by(subject, dialect) is not None or _adds_otherwise(subject, dialect))
+        return shown and (adds or altered_by(subject, dialect) is not None)
     return kind.effect is JobEffect.ALTERS or (kind.effect is JobEffect.SETS and kind.on is On.TABLE and job.type in KINDS)
 
 
@@ -87,26 +89,12 @@ def altered_by(subject: Subject, dialect: Dialect) -> "Alteration | None":
     return Alteration.of(subject.old.info, subject.new.info, subject.query, dialect, subject.new.schema)
 
 
-def _adds_otherwise(subject: Subject, dialect: Dialect) -> bool:
-    """Whether older rows may get another value of an added column from the text."""
-    there = {c.id for c in subject.old.info.columns} if subject.old else set()
-    return any(c.id not in there and fills_otherwise(c, dialect.flavour) for c in visible(subject.new.info)) if subject.new else False
-
-
 def by_text(altered: "Alteration", subject: Subject) -> bool:
     """Whether the target, a TiDB, is given TiDB's own text: but for defaults, which another session and another zone may read otherwise."""
-    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not any(map(_sets_default, altered.changes))
-
-
-def _sets_default(change: TableChange) -> bool:
-    match change:
-        case AddColumn(column):
-            return not column.generated and (
-                column.default is not None or column.default_bit is not None or fills_otherwise(column, Flavour.TIDB)
-            )
-        case ModifyColumn(_, changed):
-            return bool(_DEFAULT & {field for field, _ in changed})
-    return False
+    added = [c.column for c in altered.changes if isinstance(c, AddColumn) and not c.column.generated]
+    sets = any(c.default is not None or c.default_bit is not None or fills_otherwise(c, Flavour.TIDB) for c in added)
+    sets = sets or any(_DEFAULT & {field for field, _ in c.changed} for c in altered.changes if isinstance(c, ModifyColumn))
+    return altered.dialect.flavour is Flavour.TIDB and subject.given.form is DdlForm.TEXT and not sets
 
 
 class OwnColumn(NamedTuple):
@@ -119,16 +107,6 @@ class OwnColumn(NamedTuple):
 
 
 AS_UPSTREAM = OwnColumn()
-
-
-class _ColumnClause(NamedTuple):
-    """Clause that makes the changes of one column."""
-
-    text: str
-    after: str = ""
-    """The column that ``text`` puts it behind; empty: none."""
-    brings: str = ""
-    """The name that is there only from now on; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,21 +126,27 @@ class Alteration:
 
         A column is modified if its definition at the target changes: by the job, or because it counts, which needs a key there.
         """
-        old, new = _public(old), _public(new)
+        # Without what a DDL is in progress on.
+        old, new = (
+            replace(i, columns=tuple(c for c in i.columns if c.public), indexes=tuple(k for k in i.indexes if k.state == PUBLIC))
+            for i in (old, new)
+        )
         try:
             whole = cls(old, new, tuple(diff(old, new, query)), dialect, schema)
         except SchemaMismatch:
             return None
         names = {c.name.lower() for c in visible(old)}
-        renamed = [(c.before.lower(), c.after.lower()) for c in whole.changes if isinstance(c, RenameColumn)]
-        if any(after in names and after != before for before, after in renamed):
+        if any(after.lower() in names and after.lower() != before.lower() for after, before in whole._renamed.items()):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        same = whole._same_around() and not changed
-        differing = (c for was, c in whole.kept() if not (same and was == c) and whole._differs(was, c))
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for c in differing]
+        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._has_no_form(c))
         return replace(whole, changes=(*others, *modified))
+
+    @property
+    def _renamed(self) -> dict[str, str]:
+        """The former names of renamed columns, by the new ones."""
+        return {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
 
     def clauses(self, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None) -> list[str]:
         """The clauses in an order in which a server can execute them.
@@ -175,7 +159,8 @@ class Alteration:
         self, table: TableAt, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None
     ) -> list[str]:
         """``clauses`` as ALTERs of ``table``, to be executed in this order: one or none; at a TiDB several, where one is refused."""
-        return [alter_table(table, group) for group in self._groups(self.changes if left is None else left, own_columns) if group]
+        groups = self._groups(self.changes if left is None else left, own_columns)
+        return [f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(group)}" for group in groups if group]
 
     def _groups(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> list[list[str]]:
         """A TiDB looks for the column of AFTER in the table as it is before the statement: what the statement brings or renames is not there (1054)."""
@@ -187,12 +172,12 @@ class Alteration:
             ]
         ]
         brought = set[str]()
-        for column in self._column_clauses(left, own_columns):
-            if self.dialect.flavour is Flavour.TIDB and column.after and column.after in brought:
+        for text, after, brings in self._column_clauses(left, own_columns):
+            if self.dialect.flavour is Flavour.TIDB and after and after in brought:
                 found.append([])
                 brought.clear()
-            found[-1].append(column.text)
-            brought.add(column.brings)
+            found[-1].append(text)
+            brought.add(brings)
         found[-1] += [
             *(self._key_clause(c) for c in left if isinstance(c, RenameKey | ModifyKey | AddKey)),
             *(f"ADD {foreign_key_definition(c.key, self.schema)}" for c in left if isinstance(c, AddForeignKey)),
@@ -205,8 +190,8 @@ class Alteration:
         yield from (f"expression index {key.name} left out" for key in keys_of(self.changes) if not self._can_make(key))
         if self.dialect.flavour is Flavour.TIDB:
             return  # it is given its own text
-        renamed = {c.before: c.after for c in self.changes if isinstance(c, RenameColumn)}
-        was = replace(self.old, columns=tuple(replace(c, name=renamed[c.name]) if c.name in renamed else c for c in self.old.columns))
+        now = {before: after for after, before in self._renamed.items()}
+        was = replace(self.old, columns=tuple(replace(c, name=now.get(c.name, c.name)) for c in self.old.columns))
         kept = {column.name for former, column in self.kept() if self._held_charset(former, column)}
         for column in visible(self.new):
             if column.name not in kept and (words := recoded_words(column, self.new, self.dialect)):
@@ -222,9 +207,7 @@ class Alteration:
     def kept(self) -> list[tuple[ColumnInfo, ColumnInfo]]:
         """Each column that stays, before and after."""
         added = {c.column.name for c in self.changes if isinstance(c, AddColumn)}
-        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
-        old = {c.name: c for c in self.old.columns}
-        return [(old[renamed.get(c.name, c.name)], c) for c in visible(self.new) if c.name not in added]
+        return [(self.former(c), c) for c in visible(self.new) if c.name not in added]
 
     def changed_column(self, change: TableChange) -> str:
         """The former name of the column that ``change`` drops, renames, modifies or moves; empty: it does not."""
@@ -237,8 +220,7 @@ class Alteration:
 
     def former(self, column: ColumnInfo) -> ColumnInfo:
         """The old column of a new one that was not added."""
-        renamed = {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
-        return column_of(self.old, renamed.get(column.name, column.name))
+        return column_of(self.old, self._renamed.get(column.name, column.name))
 
     def _key_clause(self, change: DropKey | RenameKey | ModifyKey | AddKey) -> str:
         match change:
@@ -270,7 +252,8 @@ class Alteration:
                 return any(k.unique or k.primary for k in self.old.indexes if k.name == name)
         return isinstance(change, DropColumn | RenameColumn)
 
-    def _column_clauses(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> Iterator[_ColumnClause]:
+    def _column_clauses(self, left: Collection[TableChange], own_columns: Mapping[str, OwnColumn] | None) -> Iterator[tuple[str, str, str]]:
+        """Yield each clause, the column that the clause names in AFTER, and the name that is there only from now on; empty: none."""
         added = {c.column.name for c in left if isinstance(c, AddColumn)}
         at_end = {c.name for c in takewhile(lambda c: c.name in added, reversed(visible(self.new)))}
         renamed = {c.after: c.before for c in left if isinstance(c, RenameColumn)}
@@ -282,15 +265,16 @@ class Alteration:
             after = before if name in placed else ""
             place = "" if name not in placed else f" AFTER {quote_name(after)}" if after else " FIRST"
             if name in added:
-                yield _ColumnClause(f"ADD COLUMN {self._added(column)}{place}", after, name)
+                filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
+                yield f"ADD COLUMN {column_definition(column, self.new, self.dialect, explicit=True, default=filled)}{place}", after, name
             elif name in modified and name not in renamed and not place and self._only_default(modified[name]):
-                yield _ColumnClause(set_default(column))
+                yield set_default(column), "", ""
             elif place or name in renamed or name in modified:
                 own = own_columns.get(renamed.get(name, name).lower(), AS_UPSTREAM) if own_columns else AS_UPSTREAM
                 charset = own.charset or self._held_charset(self.former(column), column)
                 text = column_definition(column, self.new, self.dialect, explicit=True, type_=own.type, charset=charset)
                 verb = f"CHANGE COLUMN {quote_name(renamed[name])}" if name in renamed else "MODIFY COLUMN"
-                yield _ColumnClause(f"{verb} {text}{place}", after, name if name in renamed else "")
+                yield f"{verb} {text}{place}", after, name if name in renamed else ""
             if own_columns is None or name in added or name in renamed or name.lower() in own_columns:
                 before = name
 
@@ -300,10 +284,6 @@ class Alteration:
         fields = {field for field, _ in change.changed}
         flags = (self.former(column).flag ^ column.flag) & ~_NO_DEFAULT
         return bool(fields & _DEFAULT) and fields - {"flag"} <= _DEFAULT and not (flags or column.default_is_expr or is_now(column))
-
-    def _added(self, column: ColumnInfo) -> str:
-        filled = origin_literal(column, self.dialect.flavour) if fills_otherwise(column, self.dialect.flavour) else None
-        return column_definition(column, self.new, self.dialect, explicit=True, default=filled)
 
     def _options(self, left: Collection[TableChange]) -> Iterator[str]:
         changed = {c.name for c in left if isinstance(c, AlterOption)}
@@ -327,11 +307,6 @@ class Alteration:
         kept = is_text_or_words(was) and is_text_or_words(column) and (was.charset, was.collate) == (column.charset, column.collate)
         return self.dialect.column_charset(was, self.old) if kept else None
 
-    def _same_around(self) -> bool:
-        """Whether what a column's definition depends on beside its table's columns is as before: the table's charset, and its keys."""
-        old, new = self.old, self.new
-        return (old.charset, old.collate, old.indexes, old.pk_is_handle) == (new.charset, new.collate, new.indexes, new.pk_is_handle)
-
     def _has_no_form(self, change: TableChange) -> bool:
         """Whether no clause makes the change: the hidden column of an index over an expression, an option or an id of TiDB; or not made here."""
         match change:
@@ -346,11 +321,6 @@ class Alteration:
             case AlterOption(name):
                 return name not in ("charset", "collate", "comment", "auto_increment")
         return not isinstance(change, DropKey | RenameKey | AddKey | DropForeignKey | AddForeignKey)
-
-
-def alter_table(table: TableAt, clauses: Collection[str]) -> str:
-    """The statement that makes ``clauses``; empty if there are none."""
-    return f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(clauses)}" if clauses else ""
 
 
 def as_at_target(subject: Subject, table: TargetTable) -> tuple[Subject, tuple[str, ...]]:
@@ -388,188 +358,3 @@ def keys_of(changes: Collection[TableChange]) -> list[IndexInfo]:
 def column_of(info: TableInfo, name: str) -> ColumnInfo:
     """The column of exactly this name, which must be there."""
     return next(c for c in info.columns if c.name == name)
-
-
-def _public(info: TableInfo) -> TableInfo:
-    """``info`` without the columns and keys on which a DDL is in progress."""
-    keys: tuple[IndexInfo, ...] = tuple(i for i in info.indexes if i.state == PUBLIC)
-    return replace(info, columns=tuple(c for c in info.columns if c.public), indexes=keys)
-
-
-_SHOWN = frozenset("id tp flag flen decimal charset collate elems origin_default origin_default_bit state version".split())
-"""Fields of a column that ``misfit`` compares, or that no target has."""
-_NOT_SHOWN = int(ColumnFlag.AUTO_INCREMENT | ColumnFlag.ON_UPDATE_NOW)
-
-
-@dataclass(frozen=True, slots=True)
-class MissingChange:
-    """One change of the job that the target does not have."""
-
-    words: str
-    kind: str
-    """``table``, ``column``, ``left`` (a column that goes is there), ``order``, ``type``, ``key``, ``option``, ``partition``, ``foreign key``, ``engine``, or ``unseen``: the definition does not show it."""
-
-
-UNSEEN = MissingChange("not shown by the definition", "unseen")
-
-
-class Presence:
-    """Changes of an ``Alteration`` that a table of the target has."""
-
-    def __init__(self, altered: Alteration, table: TargetTable) -> None:
-        self._altered, self._table = altered, table
-        self._columns = {c.name.lower(): c for c in table.columns}
-        renamed = {c.before.lower(): c.after.lower() for c in altered.changes if isinstance(c, RenameColumn)}
-        named = [renamed.get(name, name) for name in self._columns]
-        wanted = [name for c in visible(altered.new) if (name := c.name.lower()) in set(named)]
-        self._places = _before(wanted), _before([name for name in named if name in set(wanted)])
-        self._had = {c.name.lower() for c in visible(altered.old)}
-        # The target cannot make an index over an expression, or somebody has dropped it. A plain one of that name is somebody's own.
-        computed = {
-            i.name.lower() for i in altered.old.indexes if altered.old.over_expression(i) and altered.dialect.flavour is not Flavour.TIDB
-        }
-        self._never_made = {name for name in computed if (key := table.key(name)) is None or all(column for column, _ in key.columns)}
-
-    def missing(self) -> tuple[TableChange, ...]:
-        """The changes that the target does not have, or that cannot be seen; a foreign key that goes has its name there."""
-        left = (change for change in self._altered.changes if self.lack(change) is not None)
-        return tuple(
-            DropForeignKey(self._foreign_key_name(self._altered.old, c.name)) if isinstance(c, DropForeignKey) else c for c in left
-        )
-
-    def _foreign_key_name(self, info: TableInfo, name: str) -> str:
-        """The target's name of a foreign key of ``info``: its own, or that of a key over the same columns which is no other key's; empty if it is not there."""
-        foreign_keys = self._table.foreign_keys
-        own = next((n for n in foreign_keys if n.lower() == name.lower()), "")
-        columns = next(tuple(c.lower() for c in key.columns) for key in info.foreign_keys if key.name == name)
-        known = {n.lower() for info in (self._altered.old, self._altered.new) for n in info.foreign_key_names}
-        return own or next((n for n in sorted(foreign_keys) if foreign_keys[n] == columns and n.lower() not in known), "")
-
-    def own_columns(self) -> dict[str, OwnColumn]:
-        """The target's columns by lower-case name, in what they are not as the upstream's were before the job."""
-        pairs = {column.name.lower(): pair for pair in self._altered.kept() for column in pair}
-        return {name: self._own(found, *pairs[name]) if name in pairs else AS_UPSTREAM for name, found in self._columns.items()}
-
-    def _own(self, found: TargetColumn, was: ColumnInfo, now: ColumnInfo) -> OwnColumn:
-        altered = self._altered
-        if was.generated or found.generated:
-            return AS_UPSTREAM
-        type_ = found.type if column_type(was) == column_type(now) and not same_type(found.type, was) else ""
-        if type_ and not (found.collation and is_text_or_words(was)):
-            return OwnColumn(type_, Charset(found.charset, found.collation))
-        if not found.collation or not is_text_or_words(was) or (was.charset, was.collate) != (now.charset, now.collate):
-            return OwnColumn(type_)
-        known = altered.dialect.column_charset(was, altered.old)
-        return OwnColumn(type_, None if spelled(found.collation) == spelled(known.collate) else Charset(found.charset, found.collation))
-
-    def lack(self, change: TableChange) -> MissingChange | None:
-        """Return what the target lacks of ``change``; None: nothing."""
-        altered, table = self._altered, self._table
-        match change:
-            case AddColumn(column):
-                # A column that the table had under this name is not the one that comes.
-                found = None if column.name.lower() in self._had else self._columns.get(column.name.lower())
-                if found is None:
-                    return MissingChange(f"column {column.name} missing", "column")
-                plain = column.generated_stored and not found.generated  # rows write it
-                words = "of another kind" if found.generated != column.generated and not plain else self._misfit(found, column, None)
-                if found.generated == column.generated and not self._misfit(found, off_page_form(column, altered.dialect), None):
-                    words = ""
-                return MissingChange(f"column {column.name} is {words}", "type") if words else None
-            case DropColumn(name):
-                return MissingChange(f"column {name} still there", "left") if name.lower() in self._columns else None
-            case RenameColumn(before, after):
-                found = self._columns.get(after.lower())
-                done = (
-                    found is not None and found.name == after and (before.lower() == after.lower() or before.lower() not in self._columns)
-                )
-                return None if done else MissingChange(f"column {before} is not {after}", "column")
-            case MoveColumn(name):
-                wanted, now = (places.get(name.lower(), "") for places in self._places)
-                return (
-                    None
-                    if wanted == now
-                    else MissingChange(f"column {name} is after {now or 'none'} instead of {wanted or 'none'}", "order")
-                )
-            case ModifyColumn(name):
-                return self._modified(change, column_of(altered.new, name))
-            case DropKey(name) | ModifyKey(name) | RenameKey(name) if name.lower() in self._never_made:
-                return None
-            case AddKey(key):
-                exactly = any(isinstance(c, DropKey) and c.name.lower() == key.name.lower() for c in altered.changes)
-                has = has_key(key, table, altered.new, exactly=exactly)
-                return None if has else MissingChange(f"key {key.name} missing or different", "key")
-            case DropKey(name):
-                # One that comes back under its name, over other parts of its columns, is not dropped again.
-                again = [k for k in keys_of(altered.changes) if k.name.lower() == name.lower()]
-                gone = table.key(name) is None or any(has_key(k, table, altered.new, exactly=True) for k in again)
-                return None if gone else MissingChange(f"key {name} still there", "key")
-            case AddForeignKey(foreign):
-                named = self._foreign_key_name(altered.new, foreign.name)
-                goes = {self._foreign_key_name(altered.old, c.name) for c in altered.changes if isinstance(c, DropForeignKey)}
-                return None if named and named not in goes else MissingChange(f"foreign key {foreign.name} missing", "foreign key")
-            case DropForeignKey(name):
-                return (
-                    MissingChange(f"foreign key {name} still there", "foreign key") if self._foreign_key_name(altered.old, name) else None
-                )
-            case RenameKey(before, after):
-                done = table.key(before) is None and table.key(after) is not None
-                return None if done else MissingChange(f"key {before} is not {after}", "key")
-            case AlterOption("comment", value):
-                return None if table.comment == value else MissingChange("another comment", "option")
-            case AlterOption("charset" | "collate"):
-                wanted = altered.dialect.charset(altered.new.charset, altered.new.collate).collate
-                same = spelled(table.collation) == spelled(wanted)
-                return None if same else MissingChange(f"{table.collation} instead of {wanted}", "option")
-        return UNSEEN
-
-    def _modified(self, change: ModifyColumn, column: ColumnInfo) -> MissingChange | None:
-        was, found = self._altered.former(column), self._columns.get(column.name.lower())
-        still_json = column.name.lower() in self._table.json and column.tp != ColumnType.JSON
-        words = "missing" if found is None else "still JSON" if still_json else self._misfit(found, column, was)
-        if found is None or words:
-            return MissingChange(f"column {column.name} is {words}", "type")
-        others = {field for field, _ in change.changed} - _SHOWN
-        shown = not others or (others == {"default"} and _has_default(found, column))
-        if not change.changed or not shown or _may_be_former(found, was, column) or (was.flag ^ column.flag) & _NOT_SHOWN:
-            return UNSEEN
-        return None
-
-    def _misfit(self, found: TargetColumn, column: ColumnInfo, was: ColumnInfo | None) -> str:
-        dialect = self._altered.dialect
-        wanted = dialect.column_charset(column, self._altered.new)
-        return misfit(found, column, was, wanted, replace(dialect, nopad=False).charset(column.charset, column.collate).charset)
-
-
-def _may_be_former(found: TargetColumn, was: ColumnInfo, column: ColumnInfo) -> bool:
-    """Whether the target's column may have its former type still, where that passes for the new one: another width, or a LONGTEXT that becomes JSON."""
-    former, wanted, at_target = column_type(was), column_type(column).lower(), found.type.lower()
-    alike = former.lower() != wanted and same_type(former, column, was)
-    return alike and (at_target == former.lower() or ("(" in wanted and at_target != wanted))
-
-
-def _has_default(found: TargetColumn, column: ColumnInfo) -> bool:
-    """Whether the target's column has the same plain default; False if that cannot be told."""
-    if column.default_is_expr or is_now(column):
-        return False
-    return found.default in ((None,) if column.default is None else (str(column.default), quote_string(str(column.default))))
-
-
-def _before(order: Sequence[str]) -> dict[str, str]:
-    """The column before each column."""
-    return dict(zip(order[1:], order, strict=False))
-
-
-def has_key(index: IndexInfo, table: TargetTable, info: TableInfo, *, exactly: bool = False) -> bool:
-    """Whether the target has this key of ``info``; ``exactly``: with its prefixes, also if it is not unique."""
-    found: TargetKey | None = table.key(index.name)
-    names = ["" if c.hidden else c.name.lower() for c in info.index_columns(index)]
-    if found is None or found.unique != (index.unique or index.primary) or [n.lower() for n, _ in found.columns] != names:
-        return False
-    # The prefix length matters for unique keys only: on the others a different one only affects speed.
-    lengths = {c.name.lower(): c.flen for c in info.columns}
-    whole, mine = (
-        [WHOLE_COLUMN if n == lengths.get(c.lower()) else n for c, n in parts]
-        for parts in ([(p.name, p.length) for p in index.columns], found.columns)
-    )
-    return not (found.unique or exactly) or whole == mine

@@ -1,13 +1,15 @@
-"""Executes the statements of one DDL on the target, down the ladder of forms where it refuses them. [db]
+"""Executes the statements of one DDL on the target, down the ladder of forms where it refuses them (ADR 18). [db]
 
     the statement --refused--> in a simpler form, as long as a row of QUIRKS has one --refused--> what rows need, then each other part by itself --refused--> the policy
+
+A DDL of the stream takes the steps one by one, because a crash may come between two (``DdlAttempt``). A first load and a rehearsal take them at once (``make``).
 
 Promises: ``DdlRecord`` names what is left out before the statement in its place is sent. An error about rows, names, rights or room (``OF_NO_DEFINITION``) leaves
 nothing out. After a crash the next call reads the target and makes the missing parts.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -15,25 +17,30 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
-from pyspark_tidb_binlog.schemas.table_changes import AddColumn
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import has_all, unlike
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNSEEN, Alteration, Presence, altered_by, by_text
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, altered_by, by_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Statements, changes_left, statements
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, QUARANTINED, SKIPPED, DdlOutcome, DdlRecord
-from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import each_by_itself, form, left_out, lower, parts_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import Instead, instead_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import Instead, instead_of, partition_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import UNSEEN, Presence, has_all, unlike
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import null_fills, other_values
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, OF_NO_DEFINITION, SentDdl, around, execute
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names, is_empty
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, rewrite, sql_kind
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import declare, partition_by
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere, read_after, snapshot_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import has_view, view_waits
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import zone_setting
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, declare
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import DdlStatement, Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import (
+    SchemaSnapshot,
+    TargetDdl,
+    TargetHere,
+    column_names,
+    is_empty,
+    read_after,
+    snapshot_of,
+)
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
-from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, read_whole
+from pyspark_tidb_binlog.sinks.mysql.structure import ABSENT, kinds_of, read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_settings
 
@@ -55,38 +62,28 @@ class DdlAttempt:
         self.unfinished: SchemaSnapshot | None = None
         """The target before an attempt with unknown outcome: what was not there then was made by that attempt."""
 
-    @property
-    def _table(self) -> TableAt:
-        assert self._subject.old is not None
-        return self._subject.old
-
-    def _declared(self, altered: Alteration) -> tuple[str, ...]:
-        return self.declare(declare(table_name(self._table.schema, self._table.name), altered.filled(), altered.new, self._dialect))
+    # ALTERs, change by change.
 
     def make(self, plan: Changes, how: str = "nothing") -> DdlOutcome:
         """Execute what is left of an ALTER; ``how``: the outcome where nothing is."""
         self._clock = replace(self._clock, subject=plan.subject)
         added = [c for c in plan.altered.changes if isinstance(c, AddColumn)]
         others = self.other_values() if any(c not in plan.left for c in added) else ()
-        outcome = DdlOutcome(DONE, how, self._step.query, self._declared(plan.altered)) if plan.done else self._make(plan)
+        outcome = self._make(plan, how)
         return outcome if outcome.freezes else replace(outcome, losses=(*plan.losses, *outcome.losses, *others))
 
-    def _make(self, plan: Changes) -> DdlOutcome:
-        self._fill_nulls()
-        for sql in plan.statements:
-            try:
-                self._send(sql)
-            except ServerRefused as error:
-                return self._otherwise(plan, sql, error)
-        how = "text" if plan.text and by_text(plan.altered, plan.subject) else "changes"
-        return DdlOutcome(DONE, how, plan.sql, self._declared(plan.altered))
-
-    def _left(self, former: Changes) -> Changes:
-        """Read the target again; the changes of ``former`` that are left."""
-        there = read_whole(self._session, self._table.schema, self._table.name)
-        left = changes_left(self._ddl, self._clock.subject, there, former.altered)
-        self._clock = replace(self._clock, subject=left.subject)
-        return left.needed if former.bare else left
+    def _make(self, plan: Changes, how: str = "nothing") -> DdlOutcome:
+        altered, sql = plan.altered, self._step.query
+        if not plan.done:
+            self._fill_nulls()
+            for sql in plan.statements:
+                try:
+                    self._send(sql)
+                except ServerRefused as error:
+                    return self._otherwise(plan, sql, error)
+            how, sql = "text" if plan.text and by_text(altered, plan.subject) else "changes", plan.sql
+        name = table_name(plan.table.schema, plan.table.name)
+        return DdlOutcome(DONE, how, sql, self._declare(declare(name, altered.filled(), altered.new, self._dialect)))
 
     def _otherwise(self, made: Changes, sql: str, error: ServerRefused) -> DdlOutcome:
         """The next step of the ladder: the same changes in a simpler form, then what rows need and each other change by itself, then the policy."""
@@ -96,20 +93,26 @@ class DdlAttempt:
         if left.done:
             _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
             return DdlOutcome(DONE, "nothing", sql, self.other_values())
-        if remedy.sql:
+        if remedy.sql or remedy.subject is not None:
             self._note_losses(remedy.losses)
             for before in remedy.first:
                 self._send(before)
-            return self._make(replace(left, text=remedy.sql))
-        if remedy.subject is not None:
-            self._note_losses(remedy.losses)
-            self._clock = replace(self._clock, subject=remedy.subject)
+            if remedy.sql:
+                return self._make(replace(left, text=remedy.sql))
+            self._clock = replace(self._clock, subject=remedy.subject or self._clock.subject)
             return self.make(self._left(made))
         if made.bare or error.errno in OF_NO_DEFINITION:
             return self.by_policy(self._step.query.rstrip("; "), str(error), remedy.todo)
         outcome = self.make(left.needed)
         altered = altered_by(self._clock.subject, self._dialect) or left.altered  # the needed ones may have come in another form
-        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *self._parts(self._table, altered)))
+        return outcome if outcome.freezes else replace(outcome, losses=(*outcome.losses, *self._parts(made.table, altered)))
+
+    def _left(self, former: Changes) -> Changes:
+        """Read the target again; the changes of ``former`` that are left."""
+        there = read_whole(self._session, former.table.schema, former.table.name)
+        left = changes_left(self._ddl, self._clock.subject, there, former.altered)
+        self._clock = replace(self._clock, subject=left.subject)
+        return left.needed if former.bare else left
 
     def _parts(self, table: TableAt, altered: Alteration) -> tuple[str, ...]:
         """Make each change that ``table`` lacks by itself; what the target refuses, in words.
@@ -131,14 +134,23 @@ class DdlAttempt:
             self._row.note_try("part", sql, error)
             if error.errno in OF_NO_DEFINITION and self._config.ddl_policy == "stop":
                 self.by_policy(sql, str(error))
-            losses = (left_out(sql, error, label),)
+            losses = (f"{label}: left out: {sql}: {error.said}",)
             self._note_losses(losses)
             return losses
         return ()
 
-    def snapshot(self, only: TableAt | None = None) -> SchemaSnapshot:
-        """The target's tables of the job, or ``only`` the one that it makes: CREATE TABLES may make hundreds."""
-        return snapshot_of(self._session, self._subject if only is None else replace(self._subject, after=(only,)))
+    def _fill_nulls(self) -> None:
+        for column, sql in null_fills(self._clock.subject, self._dialect):
+            try:
+                with with_settings(self._session, self._clock.settings), in_transaction(self._session):
+                    if rows := self._session.execute(sql):
+                        self._row.note_losses(
+                            f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
+                        )
+            except ServerRefused as error:
+                self._row.note_try("fill", sql, error)
+
+    # All other DDLs, statement by statement.
 
     def rebuilt(self, now: SchemaSnapshot) -> SchemaSnapshot:
         """The target after what must be rebuilt for the job's statement, which changes no row and no definition."""
@@ -148,7 +160,7 @@ class DdlAttempt:
                 "DDL at commit_ts %d: changed first, because the server refuses the statement otherwise: %s", self._step.commit_ts, sql
             )
             self._tried("rebuild", sql)
-        return self.snapshot() if first else now
+        return snapshot_of(self._session, self._subject) if first else now
 
     def execute(self, plan: Statements, now: SchemaSnapshot) -> DdlOutcome:
         """Execute the job's statements; ``now``: the target before them."""
@@ -165,28 +177,30 @@ class DdlAttempt:
 
     def complete(self, plan: Statements, executed: str | None) -> DdlOutcome:
         """Do what comes after the statements, whose effect is there; ``executed``: the statements that an earlier attempt has sent."""
-        losses = (*plan.losses, *self.other_values(), *(loss for text in plan.texts for loss in self.declare(*text.then)))
+        losses = (*plan.losses, *self.other_values(), *(loss for text in plan.texts for loss in self._declare(*text.then)))
         if executed != plan.sql:  # a table was made in another form, and may lack parts that the target takes
             losses = (*losses, *(loss for number in range(len(plan.texts)) for loss in self._completed(self._made(number))))
         return DdlOutcome(DONE, "found", self._step.query, losses)
 
     def _one(self, number: int, text: DdlStatement, now: SchemaSnapshot, *, bare: bool = False) -> DdlOutcome:
         """Execute one of the job's statements; ``now``: the target before the first; ``bare``: the table has only what rows need."""
-        made = self._made(number)
+        made, subject = self._made(number), self._subject
         try:
             self._send(text.sql)
         except ServerRefused as error:
             self._row.note_try("text", text.sql, error)
             refused = replace(self._sent(text.sql, error, bare=bare), number=number if made is not None else None)
-            instead = instead_of(self._subject, self._here.table, error)
+            remedy, instead = around(refused), instead_of(subject, self._here.table, error)
             rows_stay = instead is not None and bool(instead.delete)  # also of a table that another Drainer passed over
-            if text.may_fail or (not rows_stay and around(refused).subject is None and self._already_so(error, made)):
+            if text.may_fail or (not rows_stay and remedy.subject is None and self._already_so(error, made)):
                 _log.warning("the target does not need the DDL at commit_ts %d; its error is ignored: %s", self._step.commit_ts, error)
                 rest = self._completed(made) if self._is_from_here(made) else ()
                 return DdlOutcome(DONE, "nothing", text.sql, (*text.losses, *self.other_values(), *rest))
             if made is not None and error.errno == EXISTS_TABLE:
-                return self.by_policy(text.sql, f"{error}; {self._in_the_way(made)}", around(self._sent(text.sql, error)).todo)
-            if not self.snapshot(made).same_as(now if made is None else now.only(made.schema, made.name)):
+                return self.by_policy(text.sql, f"{error}; {self._in_the_way(made)}", remedy.todo)
+            # CREATE TABLES may make hundreds.
+            seen = snapshot_of(self._session, subject if made is None else replace(subject, after=(made,)))
+            if not seen.same_as(now if made is None else replace(now, objects={made.label: now.objects[made.label]})):
                 raise
             if (step := lower(refused)) is not None:
                 below, losses = step
@@ -196,10 +210,10 @@ class DdlAttempt:
                 return self._one(number, simpler, now, bare=below.bare)
             if instead is not None:
                 return self._instead(text.sql, error, instead)
-            if self._subject.job.type == JobType.CREATE_VIEW and self._subject.before and error.errno not in OF_NO_DEFINITION:
-                self._tried("former", f"DROP VIEW IF EXISTS {table_name(self._subject.schema, self._subject.name)}")
-            return self.by_policy(text.sql, str(error), around(refused).todo)
-        losses = (*text.losses, *self.declare(*text.then), *(self._completed(made) if bare else ()))
+            if subject.job.type == JobType.CREATE_VIEW and subject.before and error.errno not in OF_NO_DEFINITION:
+                self._tried("former", f"DROP VIEW IF EXISTS {table_name(subject.schema, subject.name)}")
+            return self.by_policy(text.sql, str(error), remedy.todo)
+        losses = (*text.losses, *self._declare(*text.then), *(self._completed(made) if bare else ()))
         return DdlOutcome(DONE, "derived" if bare else "text", text.sql, losses)
 
     def _made(self, number: int) -> TableAt | None:
@@ -217,11 +231,6 @@ class DdlAttempt:
         divided = self._part(made.label, f"ALTER TABLE {table_name(made.schema, made.name)} {whole}") if divide else ()
         return (*divided, *self._parts(made, altered))
 
-    def _note_losses(self, losses: Collection[str], sql: str = "") -> None:
-        """Commit the losses, and the statement that is sent next. After a crash only this row has them."""
-        with in_transaction(self._session):
-            self._row.note_losses(*losses, sql=sql)
-
     def _instead(self, sql: str, error: ApplyError, instead: Instead) -> DdlOutcome:
         """Do what the DDL does to the rows of a table that lacks its partitions."""
         if instead.why_not:
@@ -238,50 +247,6 @@ class DdlAttempt:
                 return self.by_policy(sql, f"{error}; {refused}")
         return DdlOutcome(DONE, "derived", instead.delete)
 
-    def _fill_nulls(self) -> None:
-        for column, sql in null_fills(self._clock.subject, self._dialect):
-            try:
-                with with_settings(self._session, zone_setting(self._clock.zone)), in_transaction(self._session):
-                    if rows := self._session.execute(sql):
-                        self._row.note_losses(
-                            f"{self._subject.label}: {rows} rows held NULL in {column}, but the upstream has no NULL there. They were updated: {sql}"
-                        )
-            except ServerRefused as error:
-                self._row.note_try("fill", sql, error)
-
-    def declare(self, *then: str) -> tuple[str, ...]:
-        """Declare what the statement itself could not, as defaults of added columns. The rows are correct without it, so a refusal is only a loss."""
-        then = tuple(filter(None, then))
-        if then:
-            failpoints.point("after-ddl-fill")
-        return tuple(f"{self._subject.label}: left out: {sql}" for sql in then if not self._tried("default", sql))
-
-    def _tried(self, step: str, sql: str) -> bool:
-        """Execute what the job can do without; False, and a note, where the target refuses it."""
-        try:
-            self._send(sql)
-        except ServerRefused as error:
-            self._row.note_try(step, sql, error)
-            return False
-        return True
-
-    def _send(self, sql: str) -> None:
-        if self._subject.schema and self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA):
-            self._use()
-        with with_settings(self._session, self._clock.settings):
-            execute(self._sent(sql))
-
-    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None, *, bare: bool = False) -> SentDdl:
-        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now, bare=bare)
-
-    def _use(self) -> None:
-        if self._session.database == self._subject.schema:
-            return  # since ``begin_ddl``
-        try:
-            self._session.use(self._subject.schema)
-        except ServerRefused as error:
-            _log.debug("executing the DDL without a current database: %s", error)
-
     def _already_so(self, error: ApplyError, made: TableAt | None) -> bool:
         """Whether the target already is as the DDL makes it: an existing database, a dropped table, an equal and empty table, ``made``."""
         job, subject = self._subject.job, self._subject
@@ -291,28 +256,11 @@ class DdlAttempt:
             return True
         if made is not None and error.errno == EXISTS_TABLE:
             return not self._in_the_way(made)
-        if sql_kind(job).judged is not Judged.CHANGES:
-            return False
-        return has_all(subject, self._dialect, read_after(self._session, subject.after))
-
-    def other_values(self) -> tuple[str, ...]:
-        """Compare rows of columns that the job adds and somebody else has added. Frozen, the table would lack these columns: so a difference is a loss then.
-
-        Raises:
-            DdlRefused: something is, and the policy is ``stop``.
-        """
-        if self._ddl.in_doubt:
-            return ()  # rows may have later values
-        with with_settings(self._session, zone_setting(self._clock.zone)):
-            words = other_values(self._session, self._clock.subject)
-        if words and self._config.ddl_policy == "stop":
-            self._row.note_try("rows", self._step.query, ApplyError("; ".join(words)))
-            self.by_policy(self._step.query, "; ".join(words))
-        return words
+        return sql_kind(job).judged is Judged.CHANGES and has_all(subject, self._dialect, read_after(self._session, subject.after))
 
     def _is_from_here(self, table: TableAt | None) -> bool:
         """Whether an earlier attempt of this DDL has made it."""
-        return table is not None and self.unfinished is not None and not self.unfinished.holds(table.schema, table.name)
+        return table is not None and self.unfinished is not None and not self.unfinished.holds(table)
 
     def _in_the_way(self, table: TableAt) -> str:
         """Why the existing table of this name cannot serve as the one to be created; empty if it can: it is equal to it and has no rows."""
@@ -326,6 +274,23 @@ class DdlAttempt:
                 return "the existing table has other columns"
         empty = self._ddl.in_doubt or is_empty(self._session, table.schema, table.name)
         return "" if empty else "the existing table is not empty"
+
+    # What both have in common.
+
+    def other_values(self) -> tuple[str, ...]:
+        """Compare rows of columns that the job adds and somebody else has added. Frozen, the table would lack these columns: so a difference is a loss then.
+
+        Raises:
+            DdlRefused: something is, and the policy is ``stop``.
+        """
+        if self._ddl.in_doubt:
+            return ()  # rows may have later values
+        with with_settings(self._session, self._clock.settings):
+            words = other_values(self._session, self._clock.subject)
+        if words and self._config.ddl_policy == "stop":
+            self._row.note_try("rows", self._step.query, ApplyError("; ".join(words)))
+            self.by_policy(self._step.query, "; ".join(words))
+        return words
 
     def by_policy(self, sql: str, words: str, mending: str = "") -> DdlOutcome:
         """Apply ``spark.ddl-policy`` to a statement that the target takes in no form.
@@ -346,9 +311,130 @@ class DdlAttempt:
         state = SKIPPED if config.ddl_policy == "skip" else QUARANTINED
         return DdlOutcome(state, "policy", sql, (frozen_words(self._ddl, state, sql),))
 
+    def _note_losses(self, losses: Collection[str], sql: str = "") -> None:
+        """Commit the losses, and the statement that is sent next. After a crash only this row has them."""
+        with in_transaction(self._session):
+            self._row.note_losses(*losses, sql=sql)
+
+    def _declare(self, *then: str) -> tuple[str, ...]:
+        """Declare what the statement itself could not, as defaults of added columns. The rows are correct without it, so a refusal is only a loss."""
+        then = tuple(filter(None, then))
+        if then:
+            failpoints.point("after-ddl-fill")
+        return tuple(f"{self._subject.label}: left out: {sql}" for sql in then if not self._tried("default", sql))
+
+    def _tried(self, step: str, sql: str) -> bool:
+        """Execute what the job can do without; False, and a note, where the target refuses it."""
+        try:
+            self._send(sql)
+        except ServerRefused as error:
+            self._row.note_try(step, sql, error)
+            return False
+        return True
+
+    def _send(self, sql: str) -> None:
+        schema = self._subject.schema if self._subject.job.type not in (JobType.CREATE_SCHEMA, JobType.DROP_SCHEMA) else ""
+        if schema and self._session.database != schema:  # since ``begin_ddl``
+            try:
+                self._session.use(schema)
+            except ServerRefused as error:
+                _log.debug("executing the DDL without a current database: %s", error)
+        with with_settings(self._session, self._clock.settings):
+            execute(self._sent(sql))
+
+    def _sent(self, sql: str = "", error: ApplyError | None = None, now: SchemaSnapshot | None = None, *, bare: bool = False) -> SentDdl:
+        return SentDdl(self._session, self._clock.subject, self._dialect, sql, error, now, bare=bare)
+
 
 def frozen_words(ddl: TargetDdl, state: str, sql: str) -> str:
     """Words for what a DDL that is not executed does to its table."""
     given = ddl.subject.given
     why = f"because {given.why}" if given.form is DdlForm.FROZEN else "so the table is frozen on the target"
     return f"{ddl.subject.label}: DDL {state} at commit_ts {ddl.step.commit_ts}, {why}: {sql}"
+
+
+def lower(refused: SentDdl) -> tuple[SentDdl, tuple[str, ...]] | None:
+    """The step below a refused one, and its losses; None: there is none."""
+    remedy = around(refused)
+    if remedy.subject is not None:
+        return replace(refused, subject=remedy.subject, error=None), remedy.losses
+    if refused.made is None or refused.bare or (refused.error is not None and refused.error.errno in OF_NO_DEFINITION):
+        return None
+    return replace(refused, bare=True, error=None), ()
+
+
+def form(text: DdlStatement, ddl: SentDdl) -> DdlStatement:
+    """``text``, the statement of this step, with only what rows need if the step is that."""
+    if not ddl.bare or ddl.made is None:
+        return text
+    return replace(text, sql=create_table(ddl.made.schema, bare(replace(ddl.made.info, name=ddl.made.name)), ddl.dialect).sql)
+
+
+def parts_of(table: TableAt, dialect: Dialect) -> Alteration | None:
+    """Changes that make ``table``, but for partitions, of a table with only what rows need."""
+    return Alteration.of(bare(table.info), table.info, "", dialect, table.schema)
+
+
+def each_by_itself(
+    table: TableAt,
+    altered: Alteration,
+    changes: Iterable[TableChange],
+    there: Mapping[str, OwnColumn],
+    part: Callable[[str], tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Make each change by a statement of its own; the losses. ``there``: the target's columns before; ``part``: executes a statement, and returns its loss if the server refuses it."""
+    losses, columns = list[str](), dict(there)
+    for change in changes:
+        for sql in altered.statements(table, (change,), columns):
+            lost = part(sql)
+            losses += lost
+            if isinstance(change, AddColumn) and not lost:
+                columns[change.column.name.lower()] = AS_UPSTREAM
+    return tuple(losses)
+
+
+def make(ddl: SentDdl, send: Callable[[SentDdl], None]) -> tuple[str, ...]:
+    """Make the table, view or sequence of ``ddl`` by ``send``; what it lacks, in words. Nothing is sent of what the target cannot hold at all.
+
+    Raises:
+        ServerRefused: the server takes no form of a table that holds and finds rows, or no form of the view.
+    """
+    losses = list[str]()
+    while (text := form(rewrite(ddl.subject, ddl.dialect, restored=False), ddl)).sql:
+        try:
+            send(replace(ddl, sql=text.sql))
+            break
+        except ServerRefused as error:
+            step = lower(replace(ddl, sql=text.sql, error=error))
+            if step is None:
+                raise
+            ddl, more = step
+            losses += more
+
+    def part(sql: str) -> tuple[str, ...]:
+        try:
+            send(replace(ddl, sql=sql))
+        except ServerRefused as error:
+            if error.errno in OF_NO_DEFINITION:
+                raise
+            return (f"{ddl.subject.label}: left out: {sql}: {error.said}",)
+        return ()
+
+    table = ddl.made
+    if table is None or not ddl.bare or (altered := parts_of(table, ddl.dialect)) is None:
+        return (*losses, *text.losses)
+    whole = partition_by(table.info, ddl.dialect)
+    divided = part(f"ALTER TABLE {table_name(table.schema, table.name)} {whole}") if whole else ()
+    there = {c.name.lower(): AS_UPSTREAM for c in visible(bare(table.info))}
+    return (*losses, *text.losses, *divided, *each_by_itself(table, altered, altered.changes, there, part))
+
+
+def view_waits(label: str, words: str) -> str:
+    """The loss."""
+    return f"{label}: the view is left out, and tried again after each CREATE and RENAME: {words}"
+
+
+def has_view(session: Target, view: TableAt) -> bool:
+    """Whether the target has a view of this name with these columns."""
+    columns = tuple(c.name for c in view.info.public_columns())
+    return kinds_of(session, view.schema, view.name) == ["VIEW"] and column_names(session, view.schema, view.name) == columns

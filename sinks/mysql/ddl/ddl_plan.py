@@ -1,4 +1,4 @@
-"""Decides what becomes of a DDL at the target, from the DDL, what the target has (``target_ddl``), and an earlier attempt of unknown outcome. Pure.
+"""Decides what becomes of a DDL at the target, from the DDL, what the target has (``target_here``), and an earlier attempt of unknown outcome. Pure.
 
     Changes      an ALTER: the changes that the target lacks; done if it lacks none
     Statements   any other DDL: statements made of the table infos, at a TiDB its text; done if their effect is there
@@ -10,33 +10,26 @@ The executor executes the plan, ``--check`` reports it.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.history import JobType, TableAt
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, ModifyColumn, TableChange
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import has_run, shown
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import (
-    UNCLEAR,
-    Alteration,
-    OwnColumn,
-    Presence,
-    altered_by,
-    as_at_target,
-    by_changes,
-    by_text,
-)
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedTry
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, OwnColumn, altered_by, as_at_target, by_changes, by_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedTry, table_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import may_overflow
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import scattered
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import emptied, scattered
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import UNSEEN, Presence, compared, has_all
 from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import FORCE
-from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import joined, statements_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, same_name, sql_kind, statements_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import out_of_place
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import DdlStatement, Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot, TargetDdl, TargetHere
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
-from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate
+from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class Statements:
     @property
     def sql(self) -> str:
         """All statements, for records; empty if there is nothing to execute."""
-        return joined(self.texts)
+        return "; ".join(text.sql for text in self.texts if text.sql)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -146,18 +139,13 @@ def planned(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None = None
     plan = Statements(statements(ddl, here.clock.subject))
     if plan.texts and not plan.sql and given.form is not DdlForm.REFUSED:
         return plan
-    elsewhere = scattered(subject, ddl.dialect.flavour, here.table)
-    if earlier is not None and not elsewhere and has_run(ddl, earlier, here):
-        return replace(plan, done=True)
-    begun_here = earlier is not None and not earlier.refused and not earlier.was_refused_before
-    if ddl.in_doubt and plan.texts and not begun_here:
-        executed = shown(ddl, here)
-        if executed is None:
-            return Refused("safe mode", _UNDECIDED[subject.job.kind.effect], plan.sql)
-        if executed:
-            return replace(plan, done=True)
-    if elsewhere:
+    if elsewhere := scattered(subject, ddl.dialect.flavour, here.table):
         return Refused("partition", elsewhere, plan.sql)
+    executed = is_there(ddl, here, earlier)
+    if executed is None:
+        return Refused("safe mode", _UNDECIDED[subject.job.kind.effect], plan.sql)
+    if executed:
+        return replace(plan, done=True)
     if hindrance := _hindrance(ddl, here):
         return replace(hindrance, sql=plan.sql)
     if given.form is DdlForm.INFOS and not all(text.by_infos for text in plan.texts):
@@ -169,7 +157,6 @@ _WAY_OUT = "check the target, execute the DDL by hand if it was not executed, an
 _UNDECIDED = {
     JobEffect.EXCHANGES: f"another Drainer may have executed it before it crashed, and executing it again would put the rows back: {_WAY_OUT}",
     JobEffect.RENAMES: f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {_WAY_OUT}",
-    JobEffect.RESTORES: f"another Drainer may have dropped or truncated a later table of that name, and the target may then restore other rows: {_WAY_OUT}",
 }
 
 
@@ -188,11 +175,13 @@ def _hindrance(ddl: TargetDdl, here: TargetHere) -> Refused | None:
 
 
 def why_not_restored(ddl: TargetDdl) -> str:
-    """Why a job that restores rows cannot be replicated; empty for all others, and where the target is a TiDB, which keeps dropped tables for a while."""
-    job = ddl.subject.job
-    if job.kind.effect is not JobEffect.RESTORES or (job.type == JobType.RECOVER_TABLE and ddl.dialect.flavour is Flavour.TIDB):
+    """Why a job that restores rows cannot be replicated; empty for all others."""
+    if ddl.subject.job.kind.effect is not JobEffect.RESTORES:
         return ""
-    return f"{job.type_name} cannot be replicated: it restores rows that neither the target nor any binlog has"
+    why = "it restores rows that neither the target nor any binlog has"
+    if ddl.subject.job.type == JobType.RECOVER_TABLE and ddl.dialect.flavour is Flavour.TIDB:
+        why = "the target may restore another table of that name. Execute RECOVER TABLE there by hand, and start again"
+    return f"{ddl.subject.job.type_name} cannot be replicated: {why}"
 
 
 def statements(ddl: TargetDdl, subject: Subject) -> tuple[DdlStatement, ...]:
@@ -217,7 +206,7 @@ def changes_left(ddl: TargetDdl, subject: Subject, there: TargetTable | None, al
         losses = tuple(f"{subject.label}: {loss}" for loss in lost)
         plan = Changes(altered, left, ddl.subject.old, subject, presence.own_columns(), losses=losses)
     if plan.left == altered.changes and by_text(altered, subject):
-        return replace(plan, text=joined(statements(ddl, subject)), own=None)
+        return replace(plan, text=Statements(statements(ddl, subject)).sql, own=None)
     return plan
 
 
@@ -234,3 +223,141 @@ def _is_another_by_now(ddl: TargetDdl, name: str, there: TargetTable) -> bool:
     later = history.jobs_of_table(new.table_id, ddl.subject.job.version, history.newest_version) if gone else ()
     tables = (table for job in later if (table := history.table_at(new.table_id, job.version)) is not None)
     return any(c.id in gone and c.name.lower() == name.lower() for table in tables for c in visible(table.info))
+
+
+def is_there(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None) -> bool | None:
+    """Whether the job's effect is on the target, so that its statement must not run (again); None: only a person can tell.
+
+    Made by ``earlier``, an attempt of ours; or, where the DDL is in doubt, by another Drainer, of which nothing is recorded:
+
+        EXCHANGE PARTITION    undecided: executed again it would put the rows back
+        RENAME                executed if only the new names are there, to be executed if only the old names are there; otherwise undecided
+        all others            executed if the target has all their changes
+
+    Raises:
+        ApplyError: nobody can tell what became of ``earlier``.
+    """
+    subject = ddl.subject
+    if earlier is not None and _has_run(ddl, earlier, here):
+        return True
+    begun_here = earlier is not None and not earlier.refused and not earlier.was_refused_before
+    if not ddl.in_doubt or begun_here or why_not_restored(ddl):
+        return False
+    match subject.job.kind.effect:
+        case JobEffect.EXCHANGES:
+            return None
+        case JobEffect.RENAMES:
+            return _renamed(subject, ddl.dialect, here.now)
+    return sql_kind(subject.job).judged in (Judged.CHANGES, Judged.DIVIDED) and has_all(subject, ddl.dialect, here.after)
+
+
+def _has_run(ddl: TargetDdl, earlier: RecordedTry, here: TargetHere) -> bool:
+    """Compare the target with the record of an earlier attempt.
+
+    * a DROP has run if nothing is left
+    * a RENAME is recognised by the names that are there
+    * where tables change places, as in an EXCHANGE, the server's table ids show it; if they are inconclusive, a person must decide
+    * for all others the target must have the job's changes (``compared``): columns, keys and options as ``Presence`` says, partitions, names of tables
+
+    Any other difference from the earlier state is ignored.
+    """
+    subject, before, now = ddl.subject, earlier.snapshot, here.now
+    judged = sql_kind(subject.job).judged
+    match judged:
+        case Judged.AGAIN:
+            return False
+        case Judged.GONE:
+            # A server killed in DROP DATABASE may have dropped only (some of) its tables.
+            return not any(t.create for t in now.objects.values())
+        case Judged.MOVED:
+            return _has_moved(ddl, earlier, now)
+    # A table of a name that the job creates must be compared even if the target has changed otherwise.
+    was_there = subject.job.kind.makes_tables and any(map(before.holds, subject.after))
+    if before.same_as(now) or (judged is Judged.MADE and (earlier.was_refused_before or was_there)):
+        return False
+    if judged is Judged.PARTITIONS_GONE:
+        # Of a table that never had them the rows may still be there.
+        names, label = emptied(subject), subject.old.label if subject.old else ""
+        return bool(names) and all(_has_partition(before, label, n) and not _has_partition(now, label, n) for n in names)
+    found = [lack for lack in compared(subject, ddl.dialect, here.after) if lack is None or lack.kind != UNSEEN.kind]
+    if not found:
+        # After a refusal an operator may have changed anything, and running this again is harmless.
+        return judged is not Judged.DIVIDED and not earlier.was_refused_before
+    return not any(found)
+
+
+def _has_moved(ddl: TargetDdl, earlier: RecordedTry, now: SchemaSnapshot) -> bool:
+    """Judge a job that gives tables other names, or the rows of each other."""
+    subject, before, step = ddl.subject, earlier.snapshot, ddl.step
+    exchanges = subject.job.kind.effect is JobEffect.EXCHANGES
+    if not exchanges and (named := _renamed(subject, ddl.dialect, now)) is not None:
+        # A table of the new name was there before: the old one was missing then, too.
+        return named and not before.same_as(now)
+    comparable = before.ids_comparable(now)
+    if before.same_as(now) and (earlier.refused or comparable):
+        return False
+    pairs = [(old.label, new.label) for old, new in _renames(subject, ddl.dialect)]
+    swapped = bool(pairs) and all(now.which(to) == before.which(of) != frozenset() for of, to in pairs)
+    if comparable and (_exchanged(subject, before, now) if exchanges else swapped):
+        return True
+    # An exchange gives both tables another id. If one stays, the other table was made anew, by an ALTER TABLE of an operator who was asked for it.
+    stays = any(now.which(t.label) == before.which(t.label) != frozenset() for t in subject.before)
+    if exchanges and comparable and earlier.refused and stays:
+        return False
+    if comparable:
+        why = "the target changed, but not as this DDL changes it"
+    elif before.of_another_server(now):
+        why = "only the server's table ids would show its effect, and the target is no longer the server where it was begun. Decide by hand"
+    else:
+        why = (
+            "only the server's table ids would show its effect, and they cannot be read. Grant PROCESS to the target's user if it lacks it"
+        )
+    raise ApplyError(
+        f"an earlier attempt of the DDL of job {step.job.id} on {subject.label} at commit_ts {step.commit_ts} ({step.query}) has "
+        f"an unknown outcome: {why}. Or check whether it ran. If it ran, skip it with syncer.ignore-txn-commit-ts = [{step.skip_ts}]. If "
+        f"not, delete its row from {table_of(ddl.config)}."
+    )
+
+
+def _exchanged(subject: Subject, before: SchemaSnapshot, now: SchemaSnapshot) -> bool:
+    """Whether the unpartitioned table and one of the partitions have exchanged their ids."""
+    plain = next((t.label for t in subject.before if t.table_id == subject.job.table_id), "")
+    parent, had, has = subject.old.label if subject.old else "", before.which(plain), now.which(plain)
+    return frozenset() != had != has != frozenset() and has <= before.which(parent) and had <= now.which(parent)
+
+
+def _has_partition(snapshot: SchemaSnapshot, table: str, name: str) -> bool:
+    """Whether the server's SHOW CREATE TABLE has the partition; MySQL does not quote plain names, and a MariaDB shows ``p1 DEFAULT``."""
+    found = snapshot.objects.get(table)
+    text = found.create.lower() if found else ""
+    return any(f"partition {word.lower()} {how}" in text for word in (name, quote_name(name)) for how in ("values", "default"))
+
+
+def _renames(subject: Subject, dialect: Dialect) -> list[tuple[TableAt, TableAt]]:
+    """The tables to which the job gives another name, before and after it."""
+    old = {t.table_id: t for t in subject.before}
+    pairs = [(old[t.table_id], t) for t in subject.after if t.table_id in old]
+    return [(a, b) for a, b in pairs if not same_name(a.label, b.label, dialect)]
+
+
+def _renamed(subject: Subject, dialect: Dialect, now: SchemaSnapshot) -> bool | None:
+    """Whether a RENAME was executed, by the names that are there; None: they do not show it, as where two tables change places."""
+    pairs = _renames(subject, dialect)
+    old, new = {a.label for a, _ in pairs}, {b.label for _, b in pairs}
+    gone, made = old - new, new - old
+    there = {name for name in gone | made if now.objects[name].create}
+    return {frozenset(gone): False, frozenset(made): True}.get(frozenset(there)) if gone or made else None
+
+
+def out_of_place(subject: Subject, history: SchemaHistory, config: ApplyConfig) -> str:
+    """Why a view that the job makes would not read at the target what it reads upstream; empty if it would, or the job makes none."""
+    if subject.job.type != JobType.CREATE_VIEW or subject.info is None or subject.info.view is None:
+        return ""
+    select, selection = subject.info.view.select, Selection.of(config)
+    if routed := selection.routed_name(select):
+        return f"it names {routed}, which has another name at the target"
+    tokens = [t for t in tokenize(select, backslash_escapes=False) if not t.blank]
+    names = {(a.name, b.name) for a, dot, b in zip(tokens, tokens[1:], tokens[2:], strict=False) if dot.text == "."}
+    tables = (history.find(*name, subject.job.version) for name in sorted(names))
+    strange = next((t for t in tables if t is not None and not selection.keeps(t)), None)
+    return f"it names {strange.label}, which is not replicated" if strange else ""

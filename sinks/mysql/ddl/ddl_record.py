@@ -5,9 +5,9 @@ Promises: what is written is written under the lease, and the outcome in one tra
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -15,8 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables, from_json, to_json
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot, column_names
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, write
 from pyspark_tidb_binlog.sinks.mysql.own_tables import made_with, require_sound
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -30,10 +29,8 @@ _MOST_TRIES = 20
 """Number of refusals kept per DDL, the newest ones."""
 
 _TABLE = "spark_ddl"
-
-
 LEFT_OUT = "left out"
-"""``DdlOutcome.how`` of a DDL on a view that the target refuses: it is tried again (``sinks.mysql.ddl.views``)."""
+"""``DdlOutcome.how`` of a DDL on a view that the target refuses: it is tried again (``executor``)."""
 _FATES = {LEFT_OUT: LEFT_OUT, "found": "already there", "nothing": "not needed", "filtered": "filtered", "ignored": "ignored"}
 
 
@@ -186,8 +183,8 @@ class DdlRecord:
             [self._lease.cluster_id, self.step.job.id],
         )
         found = RecordedTry(*rows[0]) if rows else None
-        self._tries = json.loads(found.tries or "[]") if found is not None and found.unfinished else []
-        self.losses = tuple(json.loads(found.losses or "[]")) if found is not None and found.unfinished else ()
+        unfinished = found if found is not None and found.unfinished else RecordedTry("", 0, None, None, None, None, None)
+        self._tries, self.losses = json.loads(unfinished.tries or "[]"), tuple(json.loads(unfinished.losses or "[]"))
         return found
 
     def ended(self, found: RecordedTry | None) -> DdlOutcome | None:
@@ -214,73 +211,51 @@ class DdlRecord:
             [json.dumps(self.losses, ensure_ascii=False), sql, sql, self._lease.cluster_id, self.step.job.id],
         )
 
+    def note_made(self, views: Mapping[int, tuple[str, ...]]) -> None:
+        """Record, in the caller's transaction, that views of earlier jobs, which were left out, are there; with the losses of each."""
+        for job_id, losses in views.items():
+            self._session.execute(
+                f"UPDATE {table_of(self._config)} SET note = 'text', losses = %s WHERE cluster_id = %s AND job_id = %s",
+                [json.dumps(losses, ensure_ascii=False), self._lease.cluster_id, job_id],
+            )
+
     def write_refused(self) -> None:
         """Record the refusal; the next start takes a new snapshot."""
         with in_transaction(self._session):
             check(self._session, self._lease)
             self._session.execute(
                 f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-                [REFUSED, self._tries_json(), self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
+                [REFUSED, self._columns(REFUSED)["tries"], self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
             )
 
-    def _tries_json(self) -> str | None:
-        return json.dumps(self._tries, ensure_ascii=False) if self._tries else None
+    def _columns(self, state: str, **more: object) -> dict[str, object]:
+        step, tries = self.step, json.dumps(self._tries, ensure_ascii=False) if self._tries else None
+        key = {"cluster_id": self._lease.cluster_id, "job_id": step.job.id, "commit_ts": step.commit_ts, "version": step.job.version}
+        return {**key, "early": int(step.early), "state": state, "query": step.query, "tries": tries, **more}
 
     def write_intent(self, sql: str, picture: str) -> None:
         """Record what is about to be executed; ``picture``: the target before it, as JSON."""
-        step = self.step
-        columns = "cluster_id, job_id, commit_ts, version, early, state, query, executed, picture, losses, tries, began"
-        write(
-            self._session,
-            self._lease,
-            f"REPLACE INTO {table_of(self._config)} ({columns}) SELECT {'%s, ' * 11}NOW(3)",
-            [
-                self._lease.cluster_id,
-                step.job.id,
-                step.commit_ts,
-                step.job.version,
-                int(step.early),
-                INTENT,
-                step.query,
-                sql,
-                picture,
-                json.dumps(self.losses, ensure_ascii=False),
-                self._tries_json(),
-            ],
-        )
+        losses = json.dumps(self.losses, ensure_ascii=False)
+        row = self._columns(INTENT, executed=sql, picture=picture, losses=losses)
+        into = f"REPLACE INTO {table_of(self._config)} ({', '.join(row)}, began) SELECT {'%s, ' * len(row)}NOW(3)"
+        write(self._session, self._lease, into, list(row.values()))
 
     def write_done(self, outcome: DdlOutcome) -> None:
         """Record the outcome, in the caller's transaction."""
-        step = self.step
         check(self._session, self._lease)
+        losses = json.dumps((*self.step.losses, *outcome.losses), ensure_ascii=False)
+        frozen = to_json(outcome.frozen) if outcome.frozen else None
+        row = self._columns(outcome.state, executed=outcome.sql, losses=losses, note=outcome.how, frozen=frozen)
         self._session.execute(
-            f"INSERT INTO {table_of(self._config)} (cluster_id, job_id, commit_ts, version, early, state, query, executed, losses, note, tries, frozen, began, ended) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, NOW(3), NOW(3)) ON DUPLICATE KEY UPDATE state = VALUES(state), "
-            "commit_ts = VALUES(commit_ts), early = VALUES(early), executed = VALUES(executed), losses = VALUES(losses), note = VALUES(note), "
-            "picture = NULL, tries = VALUES(tries), frozen = VALUES(frozen), ended = VALUES(ended)",
-            [
-                self._lease.cluster_id,
-                step.job.id,
-                step.commit_ts,
-                step.job.version,
-                int(step.early),
-                outcome.state,
-                step.query,
-                outcome.sql,
-                json.dumps((*step.losses, *outcome.losses), ensure_ascii=False),
-                outcome.how,
-                self._tries_json(),
-                to_json(outcome.frozen) if outcome.frozen else None,
-            ],
+            f"INSERT INTO {table_of(self._config)} ({', '.join(row)}, began, ended) VALUES ({'%s, ' * len(row)}NOW(3), NOW(3)) "
+            f"ON DUPLICATE KEY UPDATE picture = NULL, {', '.join(f'{name} = VALUES({name})' for name in (*row, 'ended'))}",
+            list(row.values()),
         )
 
 
 def table_of(config: ApplyConfig) -> str:
     """The table's name, quoted."""
     return f"{quote_name(config.checkpoint_schema)}.{quote_name(_TABLE)}"
-
-
-_NOT_AS_WRITTEN = ("derived", "ignored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +282,7 @@ class RecordedDdl:
 def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[RecordedDdl]:
     """The DDLs that were not executed as TiDB wrote them, or not in full, by commit_ts; ``cluster_id`` 0: of every cluster."""
     wanted = "(state <> 'done' OR note IN (%s, %s) OR (losses IS NOT NULL AND losses NOT IN ('', '[]')))"
-    values: list[object] = [*_NOT_AS_WRITTEN, *([cluster_id] if cluster_id else [])]
+    values = ["derived", "ignored", *([cluster_id] if cluster_id else [])]
     cluster = " AND cluster_id = %s" if cluster_id else ""
     try:
         rows = session.query(
@@ -319,23 +294,12 @@ def remarkable(session: Session, schema: str, cluster_id: int = 0) -> list[Recor
         if error.errno in ABSENT:
             return []
         raise
-    return [_recorded(row) for row in rows]
-
-
-def load_outcomes(session: Target, schema: str, cluster_id: int) -> Outcomes:
-    """Outcomes of the DDLs that are done since tables were last copied to the target: a copy empties and drops tables by itself."""
-    marks, copied = f"{quote_name(schema)}.spark_ddl", "spark_bootstrap"
-    later = f"SELECT 1 FROM {quote_name(schema)}.{copied} c WHERE c.cluster_id = d.cluster_id AND c.unit = -1 AND c.changed_at >= d.ended"
-    since = f" AND NOT EXISTS ({later})" if column_names(session, schema, copied) else ""
-    rows = session.query(f"SELECT job_id, note FROM {marks} d WHERE cluster_id = %s AND state = 'done'{since}", [cluster_id])
-    return {int(job_id): str(how) for job_id, how in rows}
-
-
-def _recorded(row: tuple[Any, ...]) -> RecordedDdl:
-    cluster, job, ts, state, note, query, executed, losses, tries = row
-    refusals = tuple(f"{one['at']} {one['step']}: {one['words']} ({one['sql']})" for one in json.loads(tries or "[]"))
-    lost = tuple(json.loads(losses or "[]"))
-    return RecordedDdl(int(cluster), int(job), int(ts), str(state), note or "", str(query), executed or "", lost, refusals)
+    found = []
+    for cluster, job, ts, state, how, query, executed, losses, tries in rows:
+        refusals = tuple(f"{one['at']} {one['step']}: {one['words']} ({one['sql']})" for one in json.loads(tries or "[]"))
+        lost = tuple(json.loads(losses or "[]"))
+        found.append(RecordedDdl(int(cluster), int(job), int(ts), str(state), how or "", str(query), executed or "", lost, refusals))
+    return found
 
 
 def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tuple[int, int], history: SchemaHistory) -> AppliedJobs:
@@ -345,12 +309,8 @@ def applied_at(session: Target, config: ApplyConfig, cluster_id: int, stand: tup
     records = table_of(config)
     began = session.query(f"SELECT commit_ts FROM {records} WHERE cluster_id = %s AND job_id = 0", [cluster_id])
     applied = replace(applied, since=int(began[0][0]) if began else commit_ts)
-    doubtful = [job.id for job in history.behind(version, commit_ts, applied.since)]
-    if doubtful:
-        rows = session.query(
-            f"SELECT job_id FROM {records} WHERE cluster_id = %s AND state NOT IN (%s, %s) "
-            f"AND job_id IN ({', '.join(['%s'] * len(doubtful))})",
-            [cluster_id, INTENT, REFUSED, *doubtful],
-        )
+    if doubtful := [job.id for job in history.behind(version, commit_ts, applied.since)]:
+        which = f"cluster_id = %s AND state NOT IN (%s, %s) AND job_id IN ({', '.join(['%s'] * len(doubtful))})"
+        rows = session.query(f"SELECT job_id FROM {records} WHERE {which}", [cluster_id, INTENT, REFUSED, *doubtful])
         applied = replace(applied, early=applied.early | {int(job_id) for (job_id,) in rows})
     return applied.at(commit_ts, history)

@@ -4,6 +4,8 @@ Promises: the intent row (``spark_ddl``: text and ``SchemaSnapshot`` of the affe
 together with what ``on_done`` writes, the checkpoint. A call that finds an earlier attempt first determines from the target whether its effect is there and never
 applies it a second time. Nothing is dropped silently: what the target cannot hold is in ``DdlOutcome.losses`` and in the row, and ``tries`` keeps every refusal:
 time, statement, and the server's message. ``ddl_plan`` decides, ``attempt`` executes; what the target refuses goes down the ladder of ``attempt``.
+A view that the target refuses is left out (``LEFT_OUT``), because it holds no rows, and tried again before a DDL that may make what it lacks is recorded as done. It is
+recorded with that DDL: after a crash both are made again, and a view that stands counts as made.
 
     no row --intent--> INTENT --executed, or its effect found--> DONE
                           |--refused, policy skip / quarantine--> SKIPPED / QUARANTINED
@@ -14,33 +16,40 @@ time, statement, and the server's message. ``ddl_plan`` decides, ``attempt`` exe
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, frozen_by, unwritten
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import FREEZES, lacks
-from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import DdlAttempt, frozen_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Refused, Statements, passed_by, planned
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, NOT_SYNCED, SKIPPED, DdlOutcome, DdlRecord, RecordedTry, load_outcomes
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import DdlAttempt, frozen_words, has_view, make
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Refused, Statements, out_of_place, passed_by, planned
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, NOT_SYNCED, SKIPPED, DdlOutcome, DdlRecord, RecordedTry, table_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import FREEZES, lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import converted_otherwise, other_values
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import NOTHING_KEPT, SchemaSnapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import EXISTS_TABLE, SentDdl, execute
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import EXECUTED, DdlForm
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere, ddl_of, look, read_after
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import made_by_now, note_made
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import NOTHING_KEPT, SchemaSnapshot, TargetDdl, ddl_of, look, read_after
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, check, lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, alone
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.routing.routes import Routes
 
 _log = logging.getLogger(__name__)
+
+_EXECUTED = frozenset({"text", "changes", "derived", "found"})
+"""``DdlOutcome.how``."""
+_MAY_HELP = (JobEffect.MAKES, JobEffect.RENAMES, JobEffect.RESTORES)
 
 
 def apply_ddl(
@@ -65,7 +74,7 @@ def apply_ddl(
         lease: checked before everything that is written or executed; its cluster is the one of the DDL.
         on_done: writes the checkpoint; runs in the transaction that records the DDL as done, before its commit.
         frozen: the tables of which a DDL was not executed on the target.
-        in_doubt: another Drainer may have executed this DDL, and later ones (``after_state.shown``).
+        in_doubt: another Drainer may have executed this DDL, and later ones (``ddl_plan.is_there``).
         policy: hears what is waited for while a statement of a predecessor is still running; its ``pause`` may raise to end the wait.
 
     Raises:
@@ -74,19 +83,14 @@ def apply_ddl(
         RetryableApplyError: the connection was lost; call again with a new session.
         ApplyError: after a crash it cannot be determined whether the statement ran.
     """
-    outcomes = load_outcomes(session, config.checkpoint_schema, lease.cluster_id) if step.job.type == JobType.RECOVER_TABLE else {}
-    ddl = ddl_of(session, step, history, config, frozen, outcomes, in_doubt=in_doubt)
+    ddl = ddl_of(session, step, history, config, frozen, in_doubt=in_doubt)
     return _Run(session, ddl, lease, on_done, frozen).run(policy)
 
 
 class _Run:
     def __init__(self, session: Target, ddl: TargetDdl, lease: Lease, on_done: Callable[[Target], None], frozen: FrozenTables) -> None:
-        self._session = session
-        self._ddl = ddl
+        self._session, self._ddl, self._lease, self._on_done, self._frozen = session, ddl, lease, on_done, frozen
         self._step, self._subject = ddl.step, ddl.subject
-        self._lease = lease
-        self._on_done = on_done
-        self._frozen = frozen
         self._row = DdlRecord(session, ddl.step, ddl.config, lease)
 
     def run(self, policy: RetryPolicy) -> DdlOutcome:
@@ -111,8 +115,7 @@ class _Run:
             lacking = any(lack.kind in FREEZES for lack in lacks(subject, self._ddl.dialect, after))
         if lacking:
             return DdlOutcome(SKIPPED, "ignored", self._step.query, (frozen_words(self._ddl, SKIPPED, self._step.query),))
-        others = () if self._ddl.in_doubt else other_values(self._session, subject)
-        return DdlOutcome(DONE, "ignored", self._step.query, others)
+        return DdlOutcome(DONE, "ignored", self._step.query, () if self._ddl.in_doubt else other_values(self._session, subject))
 
     def _run_locked(self) -> DdlOutcome:
         record = self._row.read()
@@ -126,7 +129,11 @@ class _Run:
             self._row.losses = ()  # a refused attempt has made nothing
         match plan:
             case Refused():
-                return self._finish(self._refuse(attempt, plan, here, earlier))
+                query = self._step.query
+                self._row.note_try(plan.step, query, ApplyError(plan.why))  # in the intent, too: it is none to be executed
+                if earlier is None or earlier.refused:
+                    self._write_intent(plan.sql or query, here.now)
+                outcome = attempt.by_policy(query, plan.why)
             case Changes():
                 outcome = self._change(attempt, plan, earlier)
             case Statements(done=True):
@@ -136,15 +143,16 @@ class _Run:
                 _log.info("DDL at commit_ts %d needs no statement at the target", self._step.commit_ts)
                 outcome = DdlOutcome(DONE, "nothing", "", plan.losses)
             case _:
-                outcome = self._execute(attempt, plan, here, earlier)
+                now = here.now
+                if earlier is None or earlier.refused:
+                    now = attempt.rebuilt(now)
+                    self._write_intent(plan.sql, now)
+                else:
+                    attempt.unfinished = earlier.snapshot
+                self._point("after-ddl-intent")
+                outcome = attempt.execute(plan, now)
+                self._point("after-ddl")
         return self._finish(outcome)
-
-    def _refuse(self, attempt: DdlAttempt, plan: Refused, here: TargetHere, earlier: RecordedTry | None) -> DdlOutcome:
-        query = self._step.query
-        self._row.note_try(plan.step, query, ApplyError(plan.why))  # in the intent, too: it is none to be executed
-        if earlier is None or earlier.refused:
-            self._write_intent(plan.sql or query, here.now)
-        return attempt.by_policy(query, plan.why)
 
     def _change(self, attempt: DdlAttempt, plan: Changes, earlier: RecordedTry | None) -> DdlOutcome:
         """Make the changes that the target does not have; after a crash the same again."""
@@ -157,18 +165,6 @@ class _Run:
             return replace(outcome, losses=(*self._row.losses, *outcome.losses))  # rows that were updated before the refusal
         losses = tuple(f"{self._subject.label}: {loss}" for loss in plan.altered.losses())
         return replace(outcome, losses=(*outcome.losses, *losses, *converted_otherwise(self._subject, self._ddl.dialect.flavour)))
-
-    def _execute(self, attempt: DdlAttempt, plan: Statements, here: TargetHere, earlier: RecordedTry | None) -> DdlOutcome:
-        now = here.now
-        if earlier is None or earlier.refused:
-            now = attempt.rebuilt(now)
-            self._write_intent(plan.sql, now)
-        else:
-            attempt.unfinished = earlier.snapshot
-        self._point("after-ddl-intent")
-        outcome = attempt.execute(plan, now)
-        self._point("after-ddl")
-        return outcome
 
     def _point(self, name: str) -> None:
         """A failpoint, and one for this type of DDL: ``after-ddl`` and ``after-ddl-exchange-partition``."""
@@ -186,10 +182,10 @@ class _Run:
         else:
             frozen = frozen_by(self._step.job, self._ddl.history, self._frozen, Selection.of(self._ddl.config).keeps)
             outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
-        made = made_by_now(self._session, self._ddl, self._lease.cluster_id) if outcome.how in EXECUTED else {}
+        made = _made_by_now(self._session, self._ddl, self._lease.cluster_id) if outcome.how in _EXECUTED else {}
         with in_transaction(self._session):
             self._row.write_done(outcome)
-            note_made(self._session, self._ddl.config, self._lease.cluster_id, made)
+            self._row.note_made(made)
             self._on_done(self._session)
             self._point("before-ddl-done")
         return outcome
@@ -201,3 +197,45 @@ class _Run:
             table, at = history.table_at(table_id, job.version), frozen.get(table_id)
             if table is not None and at is not None and at.columns is not None and (names := unwritten(table, at)):
                 yield f"{at.schema}.{at.name}: columns not written from here on: {', '.join(names)}"
+
+
+def _made_by_now(session: Target, ddl: TargetDdl, cluster_id: int) -> Mapping[int, tuple[str, ...]]:
+    """Make the left-out views that the target takes now, after ``ddl``; the losses of each, by the job that was left out."""
+    if ddl.subject.job.kind.effect not in _MAY_HELP:
+        return {}
+    waiting, made = _waiting(session, ddl, cluster_id), dict[int, tuple[str, ...]]()
+    while taken := {i: losses for i, view in waiting.items() if (losses := _made(session, view, ddl.dialect)) is not None}:
+        made |= taken
+        waiting = {i: view for i, view in waiting.items() if i not in taken}  # a view may need another
+    return made
+
+
+def _waiting(session: Target, ddl: TargetDdl, cluster_id: int) -> dict[int, Subject]:
+    """The left-out views that are there upstream after ``ddl``, as they are then, by the job that was left out."""
+    config, history, job = ddl.config, ddl.history, ddl.subject.job
+    sql = f"SELECT job_id FROM {table_of(config)} WHERE cluster_id = %s AND state = %s AND note = %s ORDER BY version"
+    views = dict[int, Subject]()
+    for (job_id,) in session.query(sql, [cluster_id, DONE, LEFT_OUT]):
+        for table_id in history.touched.get(int(job_id), ()) if job_id > 0 else (-int(job_id),):
+            view = history.table_at(table_id, job.version)
+            if job_id == job.id or view is None or not view.info.is_view:
+                continue
+            made = replace(table_as_job(view, history), type=int(JobType.CREATE_VIEW), version=job.version)
+            at_target = Routes.of(config).moved(view)
+            subject = Subject(made, "", at_target.schema, at_target.name, (), (at_target,))
+            if not out_of_place(subject, history, config):
+                views[int(job_id)] = subject
+    return views
+
+
+def _made(session: Target, subject: Subject, dialect: Dialect) -> tuple[str, ...] | None:
+    """Make the view unless it is there; its losses; None: the target still refuses it."""
+    try:
+        session.use(subject.schema)
+        losses = make(SentDdl(session, subject, dialect), execute)
+    except ServerRefused as error:
+        if error.errno != EXISTS_TABLE or not has_view(session, subject.after[0]):
+            return None
+        losses = ()
+    _log.info("%s is made: the target takes it now", subject.label)
+    return losses

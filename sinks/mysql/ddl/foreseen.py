@@ -1,34 +1,35 @@
 """Predicts before a stream starts which of the waiting DDLs the target will refuse, and what became of those that were begun: for ``drainer --check``. [db]
 
-Promises: nothing of the target changes. A table is made as a temporary one, in the form that the target takes (``ladder.rehearsed``). Any other statement is given
+Promises: nothing of the target changes. A table is made as a temporary one, in the form that the target takes (``attempt.make``). Any other statement is given
 to PREPARE, which parses it and executes nothing. Tables that it needs, or that are in its way, are looked up as the DDLs before it will leave them. What only execution
 shows is not predicted: rows that do not fit, a full server. The text is the user's own, because TiDB's text is only in the binlog. A DDL that was begun is judged by its row in ``spark_ddl`` and the target.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
-from pyspark_tidb_binlog.sinks.mysql.ddl.after_state import unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.attempt import make, view_waits
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Refused, passed_by, planned
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, RECORDED, REFUSED, RecordedTry, table_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.ladder import Rehearsed, rehearsed
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import ON_PARTITIONS
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import is_empty
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import ON_PARTITIONS
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import unlike
+from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock, clock_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.server_quirks import SentDdl
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import Judged, sql_kind
-from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Outcomes, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere, ddl_of, look
+from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.views import view_waits
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock, clock_of
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import TargetDdl, TargetHere, ddl_of, is_empty, look
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -38,8 +39,11 @@ _READ_ONLY_TRANSACTION = 1792
 """MariaDB's answer to a DDL that it has parsed without an error, in the caller's transaction."""
 _SAYS_NOTHING = frozenset({1044, 1046, 1049, 1142, 1143, 1146, 1227, 1295, 1356, 1461, 4031, _READ_ONLY_TRANSACTION})
 """Rights are judged elsewhere, names change until then, and some statements cannot be prepared."""
-_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE, Judged.RESTORED})
+_CANNOT_TRY = frozenset({1044, 1046, 1049, 1142, 1227, 1290})
+"""No database, or no right to make a temporary table in it."""
+_NEEDS_NOTHING = frozenset({Judged.MADE, Judged.GONE})
 """Their tables need not be there."""
+_OF_SERVERS = ("information_schema", "performance_schema", "sys")
 
 Place = tuple[str, str]
 """Database and table, in lower case."""
@@ -53,21 +57,68 @@ class WaitingDdls:
     history: SchemaHistory
     applied: AppliedJobs
     frozen: FrozenTables = field(default_factory=dict)
-    outcomes: Outcomes = field(default_factory=dict)
-    """Of earlier DDLs."""
 
     def steps(self) -> tuple[DdlStep, ...]:
         """The DDLs between the checkpoint and now; the binlogs' commit_ts are not known, so they have the jobs' FinishedTS."""
         applied = self.applied.at(self.after_ts, self.history)
-        jobs = [job for job in self.history.ordered if job not in applied]
-        events = []
-        at = self.after_ts
-        for job in jobs:
+        events, at = [], self.after_ts
+        for job in (job for job in self.history.ordered if job not in applied):
             at = max(at + 1, job.finished_ts)
             events.append(DdlEvent(at, job.id, job.query, 5))
         return tuple(
             step for step in plan_steps((self.after_ts, at + 1), events, (), self.history, self.applied) if isinstance(step, DdlStep)
         )
+
+
+class Rehearsed(NamedTuple):
+    """Result of making a table on trial."""
+
+    losses: tuple[str, ...] = ()
+    refused: str = ""
+    """Why the server takes no form of it; empty: it takes one."""
+
+
+def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[Rehearsed]:
+    """Find out, as far as the account can, what the target will lack of each table after the job, and why it will take no form of it.
+
+    Args:
+        session: of the target, in a transaction that only reads.
+        subject: the tables are its ``after``.
+        dialect: of the target; a TiDB takes the upstream's definitions.
+        databases: those that the target has, in lower case: a temporary table is made in one of them.
+    """
+    for table in subject.after if dialect.flavour is not Flavour.TIDB else ():
+        places = sorted(set(databases) - set(_OF_SERVERS), key=lambda name: (name != table.schema.lower(), name == "mysql", name))
+        tried = (_rehearsed(session, place, subject, table, dialect) for place in places)
+        yield next((found for found in tried if found is not None), Rehearsed())
+
+
+def _rehearsed(session: Target, database: str, subject: Subject, table: TableAt, dialect: Dialect) -> Rehearsed | None:
+    """Make ``table`` as a temporary one; None: the account may not make one in ``database``.
+
+    Foreign keys and partitions, which such a table cannot have, and sequences, which a DDL before may make, are left out of it.
+    """
+    columns = tuple(
+        replace(c, default=None, default_is_expr=False) if "nextval(" in str(c.default).lower() else c for c in table.info.columns
+    )
+    info = replace(table.info.without_partitions(), foreign_keys=(), columns=columns)
+    job = replace(subject.job, type=JobType.CREATE_TABLE, table_info=info)
+    as_made = replace(subject, job=job, before=(), after=(replace(table, info=info),), given=DdlDelivery(DdlForm.INFOS))
+    own, temporary = table_name(table.schema, table.name), table_name(database, _NAME)
+
+    def send(ddl: SentDdl) -> None:
+        sql = ddl.sql.replace(own, temporary, 1)
+        session.execute(sql.replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1) if sql.startswith("CREATE TABLE") else sql)
+
+    session.rollback()  # the caller's transaction only reads, and may not make even a temporary table
+    try:
+        return Rehearsed(make(SentDdl(session, as_made, dialect, number=0), send))
+    except ServerRefused as error:
+        return None if error.errno in _CANNOT_TRY else Rehearsed(refused=error.said)
+    finally:
+        with contextlib.suppress(ApplyError):
+            session.execute(f"DROP TEMPORARY TABLE IF EXISTS {temporary}")
+            session.execute("START TRANSACTION READ ONLY")
 
 
 def foreseen(
@@ -82,138 +133,88 @@ def foreseen(
         tables: the target's present tables.
         databases: likewise, in lower case.
     """
-    selection, seen = Selection.of(config), _Seen(set(tables), set(databases), set(), dict(waiting.outcomes), frozenset(databases))
+    selection, seen = Selection.of(config), _Foresight(session, set(tables), set(databases))
     for step in waiting.steps():
         step = decided(step, waiting.history, selection)
-        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen, seen.outcomes)
+        ddl = ddl_of(session, step, waiting.history, config, waiting.frozen)
         how = passed_by(ddl)
-        if how == "filtered":
-            seen.outcomes[step.job.id] = how
         if how in ("filtered", "ignored"):
             continue
         if not how:
-            yield from _Look(session, ddl, seen).remarks()
-        seen.after(ddl.subject)
+            yield from seen.remarks(ddl)
+        seen.passed(ddl.subject)
 
 
-_OF_SERVERS = ("information_schema", "performance_schema", "sys")
+class _Foresight:
+    """The tables and databases that the target will have when the next DDL is executed, and what it will say to that DDL."""
 
+    def __init__(self, session: Target, tables: set[Place], databases: set[str]) -> None:
+        self._session, self._tables, self._databases, self._present = session, tables, databases, frozenset(databases)
+        self._made = set[Place]()
+        """Of the tables, those that a waiting DDL makes."""
+        self._losses = set[str]()
 
-def forms(session: Target, subject: Subject, dialect: Dialect, databases: Collection[str]) -> Iterator[Rehearsed]:
-    """Find out, as far as the account can, what the target will lack of each table after the job, and why it will take no form of it.
-
-    Args:
-        session: of the target, in a transaction that only reads.
-        subject: the tables are its ``after``.
-        dialect: of the target; a TiDB takes the upstream's definitions.
-        databases: those that the target has, in lower case: a temporary table is made in one of them.
-    """
-    for table in subject.after if dialect.flavour is not Flavour.TIDB else ():
-        places = sorted(set(databases) - set(_OF_SERVERS), key=lambda name: (name != table.schema.lower(), name == "mysql", name))
-        tried = (rehearsed(session, place, subject, table, dialect) for place in places)
-        yield next((found for found in tried if found is not None), Rehearsed())
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Tables and databases that the target will have when the next DDL is executed."""
-
-    tables: set[Place]
-    databases: set[str]
-    made: set[Place]
-    """Of ``tables``, those that a waiting DDL makes."""
-    outcomes: dict[int, str]
-    """Outcomes of the DDLs before, for RECOVER TABLE: a DDL that finds its tables counts as executed."""
-    present: frozenset[str]
-    """The target's databases now."""
-    losses: set[str] = field(default_factory=set)
-
-    def after(self, subject: Subject) -> None:
-        gone = {(t.schema.lower(), t.name.lower()) for t in subject.before}
-        come = {(t.schema.lower(), t.name.lower()) for t in subject.after}
-        self.outcomes[subject.job.id] = "text" if gone and gone <= self.tables else "nothing"
-        self.tables = (self.tables - gone) | come
-        self.made = (self.made - gone) | (come - (gone - self.made))
-        name = subject.schema.lower()
+    def passed(self, subject: Subject) -> None:
+        gone, come = ({(t.schema.lower(), t.name.lower()) for t in tables} for tables in (subject.before, subject.after))
+        self._tables = (self._tables - gone) | come
+        self._made = (self._made - gone) | (come - (gone - self._made))
         if subject.job.type == JobType.CREATE_SCHEMA:
-            self.databases.add(name)
+            self._databases.add(subject.schema.lower())
         elif subject.job.type == JobType.DROP_SCHEMA:
-            self.databases.discard(name)
+            self._databases.discard(subject.schema.lower())
 
-
-class _Look:
-    """One DDL."""
-
-    def __init__(self, session: Target, ddl: TargetDdl, seen: _Seen) -> None:
-        self._session = session
-        self._ddl = ddl
-        self._subject = ddl.subject
-        self._seen = seen
-
-    def remarks(self) -> Iterator[Remark]:
-        subject, old = self._subject, self._subject.old
+    def remarks(self, ddl: TargetDdl) -> Iterator[Remark]:
+        subject, old, text = ddl.subject, ddl.subject.old, " ".join(ddl.step.job.query.split())
+        where = f"DDL of job {ddl.step.job.id} on {subject.label} ({text if len(text) <= 100 else text[:99] + '…'})"
         # How rows are distributed over partitions is read now. Of anything else, a waiting DDL may change the table first.
         divided = old is not None and subject.job.kind.effect in ON_PARTITIONS
         table = read_whole(self._session, old.schema, old.name) if old is not None and divided else None
-        plan = planned(self._ddl, TargetHere(DdlClock(subject), table=table))
+        plan = planned(ddl, TargetHere(DdlClock(subject), table=table))
+        refused, losses = list[str](), list[str]()
         if isinstance(plan, Refused):
-            yield self._refused(plan.why)
-        elif why := self._why_not_here() or clock_of(self._session, subject).why_not:
-            yield self._refused(why)
-        elif isinstance(plan, Changes):
-            yield from self._losses(f"{subject.label}: {loss}" for loss in plan.altered.losses())
-            yield from self._forms()
+            refused.append(plan.why)
+        elif why := self._why_not_here(ddl) or clock_of(self._session, subject).why_not:
+            refused.append(why)
         else:
-            yield from self._losses(plan.losses)
-            if subject.job.kind.makes_tables:
-                yield from self._forms()
-                return
-            said = (self._said(text.sql) for text in plan.texts if text.sql and not text.may_fail)
-            yield from (self._refused(words) for words in said if words)
+            losses += (f"{subject.label}: {loss}" for loss in plan.altered.losses()) if isinstance(plan, Changes) else plan.losses
+            if isinstance(plan, Changes) or subject.job.kind.makes_tables:
+                for form in forms(self._session, subject, ddl.dialect, self._present):
+                    refused.append(form.refused)
+                    losses += form.losses
+            else:
+                refused += (self._said(ddl, text.sql) for text in plan.texts if text.sql and not text.may_fail)
+        for why in filter(None, refused):
+            yield self._refused(ddl, where, why)
+        for loss in dict.fromkeys(losses):
+            if loss not in self._losses:  # no DDL before had it
+                self._losses.add(loss)
+                yield note(where, f"the target cannot hold: {loss}")
 
-    def _why_not_here(self) -> str:
+    def _why_not_here(self, ddl: TargetDdl) -> str:
         """Return what the target lacks for the DDL, or has in its way."""
-        subject, seen = self._subject, self._seen
-        if subject.schema and subject.job.kind.on is not On.DATABASE and subject.schema.lower() not in seen.databases:
+        subject, kind = ddl.subject, ddl.subject.job.kind
+        if subject.schema and kind.on is not On.DATABASE and subject.schema.lower() not in self._databases:
             return f"the target has no database {subject.schema}"
-        if subject.job.kind.on is not On.DATABASE and sql_kind(subject.job).judged not in _NEEDS_NOTHING:
-            lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in seen.tables]
+        if kind.on is not On.DATABASE and sql_kind(subject.job).judged not in _NEEDS_NOTHING:
+            lacking = [t for t in subject.before if (t.schema.lower(), t.name.lower()) not in self._tables]
             return f"the target has no table {lacking[0].label}" if lacking else ""
-        if subject.job.type == JobType.RECOVER_TABLE and any((t.schema.lower(), t.name.lower()) in seen.tables for t in subject.after):
-            return f"the target has a table {subject.label}"
-        if not subject.job.kind.makes_tables:
-            return ""
-        for table in subject.after:
-            place = table.schema.lower(), table.name.lower()
-            if place not in seen.tables or place in seen.made:
+        there = [t for t in subject.after if (t.schema.lower(), t.name.lower()) in self._tables]
+        for table in there if kind.makes_tables else ():
+            if (table.schema.lower(), table.name.lower()) in self._made:
                 continue
-            differing = unlike(subject, self._ddl.dialect, table, read_whole(self._session, table.schema, table.name))
+            differing = unlike(subject, ddl.dialect, table, read_whole(self._session, table.schema, table.name))
             if differing:
                 return f"the target has another table of this name: {'; '.join(lack.words for lack in differing)}"
             if not is_empty(self._session, table.schema, table.name):
                 return "the target has this table already, with rows"
         return ""
 
-    def _forms(self) -> Iterator[Remark]:
-        """The form in which the target will take each table as the job leaves the table."""
-        for losses, refused in forms(self._session, self._subject, self._ddl.dialect, self._seen.present):
-            if refused:
-                yield self._refused(refused)
-            yield from self._losses(losses)
-
-    def _losses(self, losses: Iterable[str]) -> Iterator[Remark]:
-        """The losses that no DDL before had."""
-        for loss in losses:
-            if loss not in self._seen.losses:
-                self._seen.losses.add(loss)
-                yield note(self._where, f"the target cannot hold: {loss}")
-
-    def _said(self, sql: str) -> str:
+    def _said(self, ddl: TargetDdl, sql: str) -> str:
         """Ask the server what it has against the statement; empty if nothing. TiDB is given its own text."""
-        if self._ddl.dialect.flavour is Flavour.TIDB:
+        if ddl.dialect.flavour is Flavour.TIDB:
             return ""
         try:
-            self._session.use(self._subject.schema or "information_schema")
+            self._session.use(ddl.subject.schema or "information_schema")
         except ServerRefused:
             self._session.use("information_schema")  # a waiting DDL makes the database
         try:
@@ -225,20 +226,14 @@ class _Look:
         self._session.execute(f"DEALLOCATE PREPARE {_NAME}")
         return ""
 
-    @property
-    def _where(self) -> str:
-        job = self._ddl.step.job
-        text = " ".join(job.query.split())
-        return f"DDL of job {job.id} on {self._subject.label} ({text if len(text) <= 100 else text[:99] + '…'})"
-
-    def _refused(self, why: str) -> Remark:
-        if self._subject.of_views:
-            return note(self._where, view_waits(self._subject.label, why))
+    def _refused(self, ddl: TargetDdl, where: str, why: str) -> Remark:
+        if ddl.subject.of_views:
+            return note(where, view_waits(ddl.subject.label, why))
         todo = (
             f"repair the target. Or skip the DDL with syncer.ignore-txn-commit-ts: the error that stops the stream names the commit_ts, which is just below "
-            f"{self._ddl.step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
+            f"{ddl.step.job.finished_ts}. Or set spark.ddl-policy to skip or quarantine"
         )
-        return hinders(self._where, f"will be refused: {why}", todo)
+        return hinders(where, f"will be refused: {why}", todo)
 
 
 def begun(session: Target, waiting: WaitingDdls, config: ApplyConfig, cluster_id: int) -> Iterator[tuple[Job, Remark]]:

@@ -15,7 +15,7 @@ from math import ceil
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexInfo, TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_type
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import LOBS, column_type
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, is_text_or_words
 from pyspark_tidb_binlog.sinks.mysql.dialect import is_text
 
@@ -31,7 +31,6 @@ _KEY_BYTES = 3_072
 _CHARACTER_BYTES = {"utf8mb4": 4, "utf8mb3": 3, "gbk": 4}  # gbk is utf8mb4 there, but in keys
 _FIXED_BYTES = {ColumnType.TINYINT: 1, ColumnType.SMALLINT: 2, ColumnType.MEDIUMINT: 3, ColumnType.INT: 4, ColumnType.FLOAT: 4}
 _VARYING = frozenset({ColumnType.VARCHAR, ColumnType.VAR_STRING})
-_LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +96,6 @@ def without_defaults(info: TableInfo, refused: Collection[ColumnInfo], why: str)
     return NearestForm(replace(info, columns=columns), tuple(f"column {c.name}: DEFAULT ({c.default}) left out: {why}" for c in refused))
 
 
-def without_comments(info: TableInfo, why: str) -> NearestForm | None:
-    """The table without any comment."""
-    plain = replace(
-        info,
-        comment="",
-        columns=tuple(replace(c, comment="") for c in info.columns),
-        indexes=tuple(replace(i, comment="") for i in info.indexes),
-        partitions=tuple(replace(p, comment="") for p in info.partitions),
-    )
-    return NearestForm(plain, (f"comments left out: {why}",)) if plain != info else None
-
-
 def with_server_names(info: TableInfo, names: Collection[str], why: str) -> NearestForm | None:
     """The table whose foreign keys of these names are named by the server, in the form of a name that TiDB has made (``table_sql.foreign_key_definition``)."""
     keys = tuple(replace(k, name=f"fk_0{n}") if k.name in names else k for n, k in enumerate(info.foreign_keys, 1))
@@ -144,19 +131,17 @@ def off_page_form(column: ColumnInfo, dialect: Dialect) -> ColumnInfo:
     if column.tp not in {*_VARYING, ColumnType.STRING}:
         return column
     flen = max(column.flen, ceil(_OFF_PAGE / character_bytes(column, dialect)))
-    zeros = column.flen if column.is_binary and column.tp == ColumnType.STRING else 0
-    default, origin = _padded(column.default, zeros), _padded(column.origin_default, zeros)
+    zeros = column.flen if column.is_binary and column.tp == ColumnType.STRING else 0  # that a BINARY of this length adds
+    default, origin = (
+        text + "\0" * (zeros - len(text.encode("utf-8", "surrogateescape"))) if isinstance(text, str) else text
+        for text in (column.default, column.origin_default)
+    )
     return replace(column, tp=ColumnType.VARCHAR, flen=flen, default=default, origin_default=origin)
 
 
 def may_overflow(info: TableInfo, dialect: Dialect) -> bool:
     """Whether a row may need more than a page holds. A MariaDB adds columns without asking, and refuses the row."""
     return sum(_page_bytes(c, dialect) for c in visible(info)) > MOST_IN_PAGE
-
-
-def _padded(default: str | int | float | None, length: int) -> str | int | float | None:
-    """A default with the zeros that a BINARY of this length adds."""
-    return default + "\0" * (length - len(default.encode("utf-8", "surrogateescape"))) if isinstance(default, str) else default
 
 
 def _smaller(
@@ -206,24 +191,15 @@ def with_prefixes(info: TableInfo, texts: Collection[str], dialect: Dialect) -> 
 def bare(info: TableInfo) -> TableInfo:
     """The table with what rows need: plain and STORED columns, and the keys by which rows are found."""
     left = without_columns(info, {c.id for c in info.columns if c.hidden or (c.generated and not c.generated_stored)}).info
-    needed = finding_keys(left)
+    # Rows are found by the primary key, else by the first unique key without NULL, else by every unique key. A column that counts needs one that begins with it.
+    unique = [i for i in left.indexes if i.unique or i.primary]
+    certain = [] if left.pk_is_handle else [i for i in unique if all(c.not_null for c in left.index_columns(i))][:1] or unique
+    needed = {i.id for i in [i for i in unique if i.primary] or certain}
     columns = tuple(
         replace(c, comment="", default=None, default_is_expr=False) if c.default_is_expr else replace(c, comment="") for c in left.columns
     )
     keys = tuple(replace(i, comment="") for i in left.indexes if i.id in needed)
     return replace(left.without_partitions(), columns=columns, indexes=keys, foreign_keys=(), comment="")
-
-
-def finding_keys(info: TableInfo) -> frozenset[int]:
-    """The ids of the indexes by which rows are found: the primary key, else the first unique key without NULL, else every unique key.
-
-    A column that counts needs one that begins with it.
-    """
-    unique = [i for i in info.indexes if i.unique or i.primary]
-    primary = [i for i in unique if i.primary]
-    certain = [i for i in unique if all(c.not_null for c in info.index_columns(i))]
-    found = primary or ([] if info.pk_is_handle else certain[:1] or unique)
-    return frozenset(i.id for i in found)
 
 
 def names_in(expression: str) -> frozenset[str]:
@@ -245,7 +221,7 @@ def declared_bytes(column: ColumnInfo, dialect: Dialect) -> int:
 
 def _row_bytes(column: ColumnInfo, dialect: Dialect) -> int:
     """Bytes that the column counts for the length of a row, about."""
-    if column.tp in _LOBS:
+    if column.tp in LOBS:
         return 12
     if column.tp in _VARYING or column.tp == ColumnType.STRING:
         return declared_bytes(column, dialect) + 2
@@ -254,5 +230,5 @@ def _row_bytes(column: ColumnInfo, dialect: Dialect) -> int:
 
 def _page_bytes(column: ColumnInfo, dialect: Dialect) -> int:
     """Bytes of the column that must be in the page, about."""
-    long = column.tp in _LOBS or ((column.tp in _VARYING or is_text(column)) and declared_bytes(column, dialect) >= _OFF_PAGE)
+    long = column.tp in LOBS or ((column.tp in _VARYING or is_text(column)) and declared_bytes(column, dialect) >= _OFF_PAGE)
     return _POINTER if long else _row_bytes(column, dialect)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
@@ -24,13 +23,11 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import (
     with_prefixes,
     with_server_names,
     with_texts,
-    without_comments,
     without_defaults,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlDelivery, DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, UPSTREAM_DEFAULT, Dialect, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import UPSTREAM_DEFAULT, Dialect, is_text_or_words
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import SchemaSnapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, account_name, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables, with_instant_columns
 from pyspark_tidb_binlog.sinks.mysql.target import Target
@@ -38,10 +35,7 @@ from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 
 _GIVES_KEYS = "sql_generate_invisible_primary_key"
 EXISTS_TABLE = 1050
-_KEY_TOO_LONG = 1071
-_SNAPSHOT_TOO_OLD = 8055
 FORCE = ", FORCE"
-_CANNOT_CREATE = 1005
 _OF_DEFAULTS = frozenset({1067, 1101})
 """A default that is not valid, or that the type cannot have."""
 _OF_EXPRESSIONS = frozenset({1054, 1064, 1128, 1146, 1305, 1582, 1901, 1903, 1907, 3102, 3105, 3106, 3757, 3763, *range(3770, 3775)})
@@ -126,21 +120,28 @@ class Around:
 class Quirk:
     """One peculiarity."""
 
-    around: Callable[[SentDdl], Around | None]
+    remedy: "Around | Callable[[SentDdl], Around | None]"
     """None: it does not apply to the statement."""
     errors: Collection[int] = ()
     """Of the server's refusal; none: it refuses nothing."""
     at: Flavour | None = None
     """None: at every server."""
+    of: Collection[JobType] = ()
+    """None: of every job."""
+    said: str = ""
+    """Part of the refusal, in upper case."""
 
-    def concerns(self, ddl: SentDdl) -> bool:
-        """Whether it may apply."""
-        return self.at in (None, ddl.dialect.flavour) and (ddl.error.errno in self.errors if ddl.error else not self.errors)
+    def found(self, ddl: SentDdl) -> "Around | None":
+        """The remedy for the statement; None: it does not apply."""
+        refused = ddl.error.errno in self.errors and self.said in ddl.error.words.upper() if ddl.error else not self.errors
+        if not refused or self.at not in (None, ddl.dialect.flavour) or (self.of and ddl.subject.job.type not in self.of):
+            return None
+        return self.remedy if isinstance(self.remedy, Around) else self.remedy(ddl)
 
 
 def around(ddl: SentDdl) -> Around:
     """Remedies of all rows before the statement is sent, or of the first row that applies to its refusal."""
-    found = (one for row in QUIRKS if row.concerns(ddl) and (one := row.around(ddl)) is not None)
+    found = (one for row in QUIRKS if (one := row.found(ddl)) is not None)
     if ddl.error:
         return next(found, Around())
     return reduce(lambda a, b: Around((*a.first, *b.first), {**a.settings, **b.settings}), found, Around())
@@ -161,12 +162,6 @@ def execute(ddl: SentDdl) -> None:
                 raise error if again.errno in _NOT_SO else again from again
 
 
-def _key_not_given(ddl: SentDdl) -> Around | None:
-    """MySQL adds ``my_row_id`` to a table without a primary key, but not where a column has that name or AUTO_INCREMENT, or a DROP needs it."""
-    of_others = ddl.error and ddl.error.errno == 1235 and f"@@{_GIVES_KEYS}" not in ddl.error.words
-    return None if of_others else Around(settings={_GIVES_KEYS: "0"})
-
-
 def _key_given(ddl: SentDdl) -> Around | None:
     """The key that MySQL has added is in the way of the upstream's own, which replaces it."""
     old = ddl.subject.old
@@ -180,72 +175,11 @@ def _key_given(ddl: SentDdl) -> Around | None:
 
 def _instant_columns(ddl: SentDdl) -> Around | None:
     """MySQL exchanges no partition with a table with such columns: it is rebuilt, before the intent because it then has another id."""
-    if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.now is None or not ddl.now.ids_known:
+    if ddl.now is None or not ddl.now.ids_known:
         return None
     found = [(table_name(t.schema, t.name), ddl.now.objects[t.label].which) for t in ddl.subject.before]
     instant = with_instant_columns(ddl.session, frozenset[int]().union(*(ids for _, ids in found)))
     return Around(first=tuple(f"ALTER TABLE {name} FORCE" for name, ids in found if ids & instant))
-
-
-def _unlike_gbk(ddl: SentDdl) -> Around | None:
-    """Tables in an exchange have the same charsets: a gbk column that one of them has as utf8mb4 becomes what it is by the partitioned table."""
-    tables, dialect = ddl.subject.before, ddl.dialect
-    parted = next((t.info for t in tables if t.info.partitions), None)
-    if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.now is None or parted is None:
-        return None
-    wanted = {c.name: dialect.column_charset(c, parted) for c in parted.columns if dialect.charset(c.charset, c.collate).charset == GBK}
-    there = read_tables(ddl.session, [(t.schema, t.name) for t in tables]) if wanted else {}
-    charsets = {(t.name, name): c.charset for t in there.values() for name in wanted if (c := t.column(name))}
-    first = []
-    for table in tables:
-        changed = [c for c in table.info.columns if c.name in wanted and charsets.get((table.name, c.name)) != wanted[c.name].charset]
-        unlike = [c for c in changed if len({found for (_, name), found in charsets.items() if name == c.name}) > 1]
-        texts = [f"MODIFY COLUMN {column_definition(c, table.info, dialect, explicit=True, charset=wanted[c.name])}" for c in unlike]
-        first += [f"ALTER TABLE {table_name(table.schema, table.name)} {', '.join(texts)}"] if texts else []
-    return Around(first=tuple(first))
-
-
-def _name_taken(ddl: SentDdl) -> Around | None:
-    """The job makes, restores or renames a table to the name of another one."""
-    job = ddl.subject.job
-    if job.type == JobType.RECOVER_TABLE:
-        return Around(
-            todo="Drop the table of that name at the target, or rename it, and start again. If its DROP was left out, so that it is this very table, skip the DDL"
-        )
-    renames = job.kind.effect is JobEffect.RENAMES
-    if not renames and not job.kind.makes_tables:
-        return None
-    return Around(
-        todo=f"Drop the table of that name at the target{'' if renames else ' (or, if it is equal, empty it)'}, or rename it, and start again. If you skip the DDL "
-        "instead, the rows of the binlogs are added to the rows that are there"
-    )
-
-
-def _not_restored(ddl: SentDdl) -> Around | None:
-    """TiDB's GC has passed the DROP. Of a table by name it says so in words only."""
-    if ddl.subject.job.type != JobType.RECOVER_TABLE or ddl.error is None:
-        return None
-    if ddl.error.errno != _SNAPSHOT_TOO_OLD and "dropped/truncated" not in ddl.error.words:
-        return None
-    return Around(
-        todo="The target cannot restore the table: its GC has passed the DROP or TRUNCATE, or it never had the table. Create the table there by hand with the rows "
-        "that it had upstream at this commit_ts (dumpling --snapshot), and start again. For the next time, make the target's tidb_gc_life_time longer than "
-        "the upstream's, by as much as the stream may lag"
-    )
-
-
-def _unlike_tables(ddl: SentDdl) -> Around | None:
-    """Mend error ``Non matching attribute 'INSTANT COLUMN(s)' between partition and table``, where the account may not read this before, or another one."""
-    if ddl.subject.job.type != JobType.EXCHANGE_PARTITION or ddl.error is None:
-        return None
-    if "INSTANT" not in ddl.error.words.upper():
-        return Around(
-            todo="Make this option equal in the two tables at the target (SHOW CREATE TABLE shows both; ALTER TABLE only one of them), and start again"
-        )
-    return Around(
-        todo="Grant PROCESS to the target's user, and start again. The start then rebuilds both tables before the exchange (ALTER TABLE ... FORCE), which a "
-        "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
-    )
 
 
 def _nearest(form: Callable[[SentDdl, TableInfo], NearestForm | None]) -> Callable[[SentDdl], Around | None]:
@@ -269,11 +203,6 @@ def _of_infos(ddl: SentDdl) -> Around | None:
     return Around(subject=replace(ddl.subject, given=DdlDelivery(DdlForm.INFOS, "the target refuses the upstream's text")))
 
 
-def _computing_less(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
-    """An expression that the server does not have, or does not take here: in MariaDB 10.11 a STORED one of a CHAR, whose blanks depend on the session."""
-    return computing_less(info, ddl.blamed(c for c in ddl.coming if c.generated), ddl.words)
-
-
 def _without_defaults(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
     """A default that the server does not have, or that the column's type cannot have there."""
     declared = [c for c in ddl.coming if c.default is not None and not c.generated]
@@ -288,19 +217,6 @@ def _wide_rows(ddl: SentDdl) -> Around | None:
     if ddl.made is None and ddl.dialect.flavour is Flavour.MARIADB and not ddl.sql.endswith(FORCE):
         return Around(sql=ddl.sql + FORCE)
     return _nearest(lambda ddl, info: off_page(info, ddl.dialect, ddl.words))(ddl)
-
-
-def _too_long(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
-    """A VARCHAR of latin1 is one of utf8mb4 at the target."""
-    return with_texts(info, ddl.dialect, ddl.words, {c.name for c in ddl.blamed(ddl.coming)})
-
-
-def _foreign_keys_renamed(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
-    """Names of foreign keys are unique in a database, at a TiDB in a table. MariaDB's 1005 has many reasons."""
-    if ddl.error is not None and ddl.error.errno == _CANNOT_CREATE and "errno: 121" not in ddl.words:
-        return None
-    old = ddl.subject.old.info.foreign_key_names if ddl.made is None and ddl.subject.old else ()
-    return with_server_names(info, set(info.foreign_key_names) - set(old), "the database has a foreign key of this name")
 
 
 _KEPT_BY = re.compile(r"constraint '(?:[^']*/)?([^']+)'")
@@ -322,23 +238,6 @@ def _key_prefixes(ddl: SentDdl, info: TableInfo) -> NearestForm | None:
     there = read_tables(ddl.session, [(old.schema, old.name)]).get((old.schema, old.name)) if old else None
     texts = {c.name.lower() for c in there.columns if c.kind.endswith("text")} if there else set[str]()
     return with_prefixes(info, texts, ddl.dialect)
-
-
-def _long_key(ddl: SentDdl) -> Around | None:
-    if not ddl.dialect.binary:
-        return None
-    return Around(
-        todo="Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
-        "with the upstream's charset, and start again"
-    )
-
-
-def _short_rows(ddl: SentDdl) -> Around:
-    """Index column size too large: of a table with ROW_FORMAT COMPACT or REDUNDANT."""
-    return Around(
-        todo="The target limits keys to 767 bytes. Execute SET GLOBAL innodb_default_row_format = DYNAMIC there, for an existing table ALTER TABLE ... "
-        "ROW_FORMAT = DYNAMIC, and start again"
-    )
 
 
 def _compared_as_in_session(ddl: SentDdl) -> Around | None:
@@ -394,26 +293,70 @@ def _definer_not_set(ddl: SentDdl) -> Around | None:
     )
 
 
+_LONG_KEY = Around(
+    todo="Texts of utf8, ascii and gbk are utf8mb4 at the target, where a key of them may be too long. Make the table, or change its columns, there by hand "
+    "with the upstream's charset, and start again"
+)
+_NAME_TAKEN = "Drop the table of that name at the target{}, or rename it, and start again. If you skip the DDL instead, the rows of the binlogs are added to the rows that are there"
+_WITHOUT_OWN_KEY = Around(settings={_GIVES_KEYS: "0"})
+_OTHER_FOREIGN_KEY = _nearest(
+    lambda ddl, info: with_server_names(
+        info,
+        set(info.foreign_key_names) - set(ddl.subject.old.info.foreign_key_names if ddl.made is None and ddl.subject.old else ()),
+        "the database has a foreign key of this name",
+    )
+)
+"""Names of foreign keys are unique in a database, at a TiDB in a table."""
+_EXCHANGES = (JobType.EXCHANGE_PARTITION,)
+
 QUIRKS = (
     Quirk(_compared_as_in_session),
     Quirk(_definer_gone),
     Quirk(_definer_not_set, (1227, _NO_DEFINER)),
-    Quirk(_unlike_gbk),
-    Quirk(_instant_columns, at=Flavour.MYSQL),
-    Quirk(_name_taken, (EXISTS_TABLE,)),
-    Quirk(_not_restored, (_SNAPSHOT_TOO_OLD, 1105)),
-    Quirk(_unlike_tables, (1731,)),
-    Quirk(_key_not_given, (1235, 4108, 4109), Flavour.MYSQL),
+    Quirk(_instant_columns, at=Flavour.MYSQL, of=_EXCHANGES),
+    Quirk(Around(todo=_NAME_TAKEN.format("")), (EXISTS_TABLE,), of=(JobType.RENAME_TABLE, JobType.RENAME_TABLES)),
+    Quirk(
+        Around(todo=_NAME_TAKEN.format(" (or, if it is equal, empty it)")),
+        (EXISTS_TABLE,),
+        of=(JobType.CREATE_TABLE, JobType.CREATE_TABLES),
+    ),
+    Quirk(
+        Around(
+            todo="Grant PROCESS to the target's user, and start again. The start then rebuilds both tables before the exchange (ALTER TABLE ... FORCE), which a "
+            "server of 8.0.29 or later needs after ADD COLUMN and DROP COLUMN"
+        ),
+        (1731,),
+        of=_EXCHANGES,
+        said="INSTANT",
+    ),
+    Quirk(
+        Around(
+            todo="Make this option equal in the two tables at the target (SHOW CREATE TABLE shows both; ALTER TABLE only one of them), and start again"
+        ),
+        (1731,),
+        of=_EXCHANGES,
+    ),
+    # MySQL adds ``my_row_id`` to a table without a primary key, but not where a column has that name or AUTO_INCREMENT, or a DROP needs it.
+    Quirk(_WITHOUT_OWN_KEY, (4108, 4109), Flavour.MYSQL),
+    Quirk(_WITHOUT_OWN_KEY, (1235,), Flavour.MYSQL, said=f"@@{_GIVES_KEYS}".upper()),
     Quirk(_key_given, (1068,), Flavour.MYSQL),
     Quirk(_of_infos, range(1000, 10_000), Flavour.TIDB),
-    Quirk(_nearest(_computing_less), _OF_EXPRESSIONS),
+    # An expression that the server does not have, or does not take here: in MariaDB 10.11 a STORED one of a CHAR, whose blanks depend on the session.
+    Quirk(_nearest(lambda ddl, info: computing_less(info, ddl.blamed(c for c in ddl.coming if c.generated), ddl.words)), _OF_EXPRESSIONS),
     Quirk(_nearest(_without_defaults), _OF_EXPRESSIONS | _OF_DEFAULTS),
     Quirk(_wide_rows, (1118,)),
-    Quirk(_nearest(_too_long), (1074,)),
-    Quirk(_nearest(lambda ddl, info: without_comments(info, ddl.words)), (1628, 1629, 1688, 1793)),
-    Quirk(_nearest(_foreign_keys_renamed), (_CANNOT_CREATE, 1823, 1826)),
+    # A VARCHAR of latin1 is one of utf8mb4 at the target.
+    Quirk(_nearest(lambda ddl, info: with_texts(info, ddl.dialect, ddl.words, {c.name for c in ddl.blamed(ddl.coming)})), (1074,)),
+    Quirk(_OTHER_FOREIGN_KEY, (1823, 1826)),
+    Quirk(_OTHER_FOREIGN_KEY, (1005,), said="ERRNO: 121"),  # which has many reasons in MariaDB
     Quirk(_kept_by_foreign_key, (1832,)),
     Quirk(_nearest(_key_prefixes), (1170,)),
-    Quirk(_long_key, (_KEY_TOO_LONG,)),
-    Quirk(_short_rows, (1709,)),
+    Quirk(lambda ddl: _LONG_KEY if ddl.dialect.binary else None, (1071,)),
+    Quirk(
+        Around(
+            todo="The target limits keys to 767 bytes. Execute SET GLOBAL innodb_default_row_format = DYNAMIC there, for an existing table ALTER TABLE ... "
+            "ROW_FORMAT = DYNAMIC, and start again"
+        ),
+        (1709,),
+    ),
 )

@@ -15,14 +15,15 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, expression, partition_change, timestamps_in_utc
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import (
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, timestamps_in_utc
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import (
     DdlStatement,
+    Dialect,
+    expression,
     plain_strings,
     reads_clock,
-    without_end,
     without_features,
     without_if_not_exists,
 )
@@ -31,14 +32,13 @@ from pyspark_tidb_binlog.sinks.routing.routes import TargetName
 
 
 class Judged(Enum):
-    """Ways to judge an earlier attempt of unknown outcome (``after_state``)."""
+    """Ways to judge an earlier attempt of unknown outcome (``ddl_plan``)."""
 
     AGAIN = "a second time it does the same, because no rows were written since"
     CHANGES = "by its changes, all of which the definition shows"
     MADE = "a second time it reports what is there, which is compared then"
     GONE = "by whether anything of it is left"
     MOVED = "by the server's table ids: not idempotent, and the structure may look the same before and after"
-    RESTORED = "by whether the table is there that was not"
     PARTITIONS_GONE = "by whether its partitions were there and are gone: of a table that never had them the rows may still be there"
     DIVIDED = "by the names of partitions; where they stay, a second time it does the same"
 
@@ -128,15 +128,6 @@ def _partitions(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     return DdlStatement(sql, by_infos=not clause.startswith("PARTITION BY") or len(old.info.columns) == len(subject.former.columns))
 
 
-def _recover(subject: Subject, dialect: Dialect) -> DdlStatement:
-    """The statement by the table's name: RECOVER TABLE BY JOB has the number of an upstream job. Only FLASHBACK takes a new name."""
-    old, new = subject.dropped, subject.new
-    if old is None or new is None:
-        return DdlStatement("")
-    name = table_name(old.schema, old.name)
-    return DdlStatement(f"RECOVER TABLE {name}" if old.name == new.name else f"FLASHBACK TABLE {name} TO {quote_name(new.name)}")
-
-
 def _exchange(subject: Subject, dialect: Dialect) -> DdlStatement | None:
     """The exchanged partition is the one that has the unpartitioned table's id afterwards."""
     info, old = subject.info, subject.old
@@ -209,13 +200,10 @@ SQL_KINDS: Mapping[int, SqlKind] = {
     JobType.REORGANIZE_PARTITION: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.ALTER_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
     JobType.REMOVE_PARTITIONING: SqlKind(Judged.DIVIDED, _partitions, at_tidb=False),
-    JobType.RECOVER_TABLE: SqlKind(Judged.RESTORED, _recover),
-    JobType.RECOVER_SCHEMA: SqlKind(Judged.RESTORED),
-    JobType.FLASHBACK_CLUSTER: SqlKind(Judged.RESTORED),
 }
 """By ``JobType``; others are changes that the definition shows (``alteration``), or texts that are not known."""
 
-LEFT_OUT: Mapping[int, str] = {
+TIDB_ONLY: Mapping[int, str] = {
     JobType.CACHE_TABLE: "CACHE left out",
     **dict.fromkeys((JobType.TABLE_ATTRIBUTES, JobType.PARTITION_ATTRIBUTES), "attributes left out"),
     **dict.fromkeys(
@@ -241,11 +229,6 @@ def statements_of(subject: Subject, dialect: Dialect, *, restored: bool) -> tupl
     return (rewrite(subject, dialect, restored=restored),)
 
 
-def joined(texts: Sequence[DdlStatement]) -> str:
-    """SQL of all statements, for records and for what looks at the words; empty if there is nothing to execute."""
-    return "; ".join(text.sql for text in texts if text.sql)
-
-
 def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> DdlStatement:
     """The statement of a job that has one."""
     kind = sql_kind(subject.job)
@@ -259,7 +242,8 @@ def rewrite(subject: Subject, dialect: Dialect, *, restored: bool) -> DdlStateme
         return DdlStatement(sql, (), tuple(_afterwards(subject)), subject.job.type == JobType.SET_TIFLASH_REPLICA, by_infos=False)
     only_tidb = any(t.kind is TokenKind.FEATURE_OPEN and t.text.startswith("/*T!") for t in whole)
     losses = (f"{subject.label}: what only TiDB has was left out",) if only_tidb else ()
-    return DdlStatement(text_of(plain_strings(without_end(without_features(whole)), restored=restored)), losses, by_infos=False)
+    sql = text_of(plain_strings(without_features(whole), restored=restored)).strip().rstrip("; \t\n")
+    return DdlStatement(sql, losses, by_infos=False)
 
 
 def _afterwards(subject: Subject) -> Iterator[str]:
@@ -277,6 +261,6 @@ def _afterwards(subject: Subject) -> Iterator[str]:
 
 def silent_losses(history: SchemaHistory, after: int, upto: int) -> tuple[str, ...]:
     """Losses of the jobs with ``after < version <= upto`` that have no statement for the target; CACHE does not even have a binlog."""
-    jobs = (j for j in history.passed_between(after, upto) if j.type in LEFT_OUT)
-    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {LEFT_OUT[j.type]}" for j in jobs)
+    jobs = (j for j in history.passed_between(after, upto) if j.type in TIDB_ONLY)
+    texts = (f"{'.'.join(filter(None, (j.schema_name, j.table_name)))}: {TIDB_ONLY[j.type]}" for j in jobs)
     return tuple(dict.fromkeys(texts))

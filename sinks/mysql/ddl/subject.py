@@ -3,13 +3,12 @@
 No text is examined for what it would do to a frozen table: a job that meets one (``sinks.engine.frozen``) is not executed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
-from types import MappingProxyType
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -43,18 +42,6 @@ class DdlDelivery:
     why: str = ""
 
 
-_LEAVES_ROWS = frozenset({JobEffect.DROPS, JobEffect.EMPTIES})
-"""What leaves a table which TiDB can restore, until its GC removes it."""
-
-EXECUTED = frozenset({"text", "changes", "derived", "found"})
-_NOT_EXECUTED = frozenset({"filtered", "nothing"})
-"""``DdlOutcome.how``; of the others (``ignored``) a person may have executed the job, or not."""
-
-Outcomes = Mapping[int, str]
-"""``DdlOutcome.how`` by job, as ``sinks.mysql.ddl.ddl_record.load_outcomes``."""
-NO_OUTCOMES: Outcomes = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Job of a DDL, and its tables as they are on the target before and after the job."""
@@ -72,8 +59,6 @@ class Subject:
     """The form in which it is sent."""
     routes: Routes = NO_ROUTES
     """From the names upstream to those at the target."""
-    dropped: TableAt | None = None
-    """Of RECOVER TABLE: the table as it was when it was dropped, under its name on the target."""
     former: TableInfo | None = None
     """The job's own table before the job, upstream."""
 
@@ -107,27 +92,17 @@ class Subject:
         return next((t for t in self.after if t.table_id == wanted), None)
 
 
-def subject_of(
-    step: DdlStep,
-    history: SchemaHistory,
-    frozen: FrozenTables = NONE_FROZEN,
-    routes: Routes = NO_ROUTES,
-    outcomes: Outcomes = NO_OUTCOMES,
-) -> Subject:
-    """Look up the subject of ``step`` in the history; tables with ``routes`` are as on the target.
-
-    ``frozen``: the frozen tables; ``outcomes``: of earlier jobs, for RECOVER TABLE.
-    """
+def subject_of(step: DdlStep, history: SchemaHistory, frozen: FrozenTables = NONE_FROZEN, routes: Routes = NO_ROUTES) -> Subject:
+    """Look up the subject of ``step`` in the history; tables with ``routes`` are as on the target. ``frozen``: the frozen tables."""
     job = step.job
     ids = [i for i in history.tables_of_job(job) if i not in step.decision.strangers]
     before = tuple(t for i in ids if (t := step.before.table(i, history)) is not None)
     there = tuple(t for i in ids if (t := history.table_at(i, job.version)) is not None)
     after = tuple(referring(t, routes.target) for t in there)
-    restored = history.restored_by(job)
     refused = DdlDelivery(DdlForm.REFUSED, step.decision.why) if step.decision.fate is DdlFate.REFUSED else None
-    delivery = refused or given(job, step.query, history, frozen, routes, outcomes)
-    schema = schema_of(step, history)
-    subject = Subject(job, step.query, schema, _name_of(job, before), before, after, delivery, dropped=restored and restored[0])
+    delivery = refused or given(job, step.query, history, frozen, routes)
+    name = job.table_info.name if job.table_info else next((t.name for t in before if t.table_id == job.table_id), job.table_name)
+    subject = Subject(job, step.query, schema_of(step, history), name, before, after, delivery)
     own = next((t.table_id for t in (subject.old, subject.new) if t is not None), 0)
     subject = replace(subject, former=next((t.info for t in before if t.table_id == own), None))
     return _routed(subject, routes, otherwise=after != there) if routes else subject
@@ -149,8 +124,7 @@ def _routed(subject: Subject, routes: Routes, *, otherwise: bool) -> Subject:
         own = routes.target(subject.schema, subject.name)
         schema, name = own.schema, own.name
     before, after = (tuple(map(routes.moved, tables)) for tables in (subject.before, subject.after))
-    dropped = subject.dropped and routes.moved(subject.dropped)
-    found = replace(subject, schema=schema, name=name, before=before, after=after, dropped=dropped)
+    found = replace(subject, schema=schema, name=name, before=before, after=after)
     narrowed = any(map(routes.columns_of, (*subject.before, *subject.after)))
     if given.form is not DdlForm.TEXT or subject.job.kind.on is On.VIEW:
         pass
@@ -163,12 +137,6 @@ def _routed(subject: Subject, routes: Routes, *, otherwise: bool) -> Subject:
     return replace(found, given=given, routes=routes)
 
 
-def _name_of(job: Job, before: Sequence[TableAt]) -> str:
-    if job.table_info is not None:
-        return job.table_info.name
-    return next((t.name for t in before if t.table_id == job.table_id), job.table_name)
-
-
 def _is_copy(job: Job, query: str) -> bool:
     """Whether it is CREATE TABLE t LIKE s, or CREATE TABLE t (LIKE s)."""
     words = [t.word or t.text for t in significant(query)] if job.type == JobType.CREATE_TABLE else []
@@ -176,51 +144,13 @@ def _is_copy(job: Job, query: str) -> bool:
     return len(before) < len(words) and (before.count("(") == 0 or before.count("(") == 1 and before[-1] == "(")
 
 
-def given(
-    job: Job, query: str, history: SchemaHistory, frozen: FrozenTables, routes: Routes = NO_ROUTES, outcomes: Outcomes = NO_OUTCOMES
-) -> DdlDelivery:
+def given(job: Job, query: str, history: SchemaHistory, frozen: FrozenTables, routes: Routes = NO_ROUTES) -> DdlDelivery:
     """The form in which ``job`` is sent to a target with these ``frozen`` tables; ``query``: the text that would be sent."""
     if hits := hit(job, history, frozen, routes):
         before, after = ({i for i in history.tables_of_job(job) if history.table_at(i, v)} for v in (job.version - 1, job.version))
         if before and after <= before <= frozen.keys() and all(frozen[i].columns is None for i in before):
             return DdlDelivery(DdlForm.NOTHING, hits[0].words)
         return DdlDelivery(DdlForm.FROZEN, "; ".join(dict.fromkeys(f.words for f in hits)))
-    if job.type == JobType.RECOVER_TABLE and (why := _restores_another(job, history, routes, outcomes)):
-        return DdlDelivery(DdlForm.REFUSED, why)
     if _is_copy(job, query):
         return DdlDelivery(DdlForm.INFOS, "the target's table after LIKE may differ from the upstream's, or it is one of another name")
     return DdlDelivery(DdlForm.TEXT)
-
-
-def _restores_another(job: Job, history: SchemaHistory, routes: Routes, outcomes: Outcomes) -> str:
-    """Why a TiDB would not restore the table that the upstream restored; empty if it would.
-
-    It restores the table that was last dropped or truncated under a name there, whatever the upstream's job named.
-    """
-    restored = history.restored_by(job)
-    if restored is None:
-        return "the DDL history does not hold the DROP or TRUNCATE of this table"
-    was, drop = restored
-    name = routes.target(was.schema, was.name)
-    by_hand = (
-        "the target may restore other rows. Restore the table there by hand: RECOVER TABLE BY JOB with the number of the target's own job"
-    )
-    if outcomes.get(drop.id) not in EXECUTED:
-        return f"job {drop.id} dropped it, but spark_ddl does not record this as executed here, or tables were copied since: {by_hand}"
-    for later in history.jobs_between(drop.version, job.version - 1):
-        other = (
-            history.table_at(later.table_id, later.version - 1) if later.kind.on is On.TABLE and later.kind.effect in _LEAVES_ROWS else None
-        )
-        if other is None or outcomes.get(later.id) in _NOT_EXECUTED:
-            continue
-        if _folded(routes.target(other.schema, other.name)) == _folded(name):
-            return f"job {drop.id} dropped it, and later job {later.id} dropped another table {name.schema}.{name.name}: {by_hand}"
-    after = history.table_at(was.table_id, job.version)
-    to = routes.target(after.schema, after.name) if after is not None else name
-    if to.schema != name.schema:
-        return f"it is restored as {to.schema}.{to.name}, but TiDB restores a table of {name.schema} only in {name.schema}"
-    return ""
-
-
-def _folded(name: TargetName) -> tuple[str, str]:
-    return name.schema.lower(), name.name.lower()

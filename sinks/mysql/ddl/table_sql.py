@@ -11,12 +11,11 @@ options              charset, comment, where AUTO_INCREMENT begins; those of TiD
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from pyspark_tidb_binlog.schemas.arrowtypes import missing_value, zero_value
+from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS, missing_value, zero_value
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
     WHOLE_COLUMN,
@@ -25,35 +24,29 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     ColumnType,
     ForeignKey,
     IndexInfo,
-    PartitionDef,
-    PartitionType,
     ReferentialAction,
     TableInfo,
 )
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import GBK, LOST_IN_GBK, Charset, Dialect, charset_text, is_text_or_words
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement, plain_strings
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import names_of, partition_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import (
+    GBK,
+    LOST_IN_GBK,
+    Charset,
+    DdlStatement,
+    Dialect,
+    expression,
+    is_text_or_words,
+)
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, table_name
 
 _ZEROFILL = 1 << 6
 
-_NUMBERS = {
-    ColumnType.TINYINT: "TINYINT",
-    ColumnType.SMALLINT: "SMALLINT",
-    ColumnType.MEDIUMINT: "MEDIUMINT",
-    ColumnType.INT: "INT",
-    ColumnType.BIGINT: "BIGINT",
-    ColumnType.FLOAT: "FLOAT",
-    ColumnType.DOUBLE: "DOUBLE",
-    ColumnType.DECIMAL: "DECIMAL",
-}
-_TIMES = {ColumnType.TIMESTAMP: "TIMESTAMP", ColumnType.DATETIME: "DATETIME", ColumnType.TIME: "TIME"}
-_LOBS = {
-    ColumnType.TINYBLOB: ("TINYTEXT", "TINYBLOB"),
-    ColumnType.BLOB: ("TEXT", "BLOB"),
-    ColumnType.MEDIUMBLOB: ("MEDIUMTEXT", "MEDIUMBLOB"),
-    ColumnType.LONGBLOB: ("LONGTEXT", "LONGBLOB"),
-}
-_PLAIN: Mapping[int, str] = {ColumnType.DATE: "DATE", ColumnType.NEWDATE: "DATE", ColumnType.YEAR: "YEAR", ColumnType.JSON: "JSON"}
+_TIMES = frozenset({ColumnType.TIMESTAMP, ColumnType.DATETIME, ColumnType.TIME})
+LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, ColumnType.LONGBLOB, ColumnType.JSON})
+"""Types whose default a MySQL takes only as an expression."""
+UTC_SINCE = 1
+"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
+_MADE = re.compile(r"fk_\d+")
 
 
 def column_definition(
@@ -76,7 +69,7 @@ def column_definition(
     if own.charset and (
         charset is not None or (is_text_or_words(column) and (explicit or own != dialect.charset(info.charset, info.collate)))
     ):
-        parts.append(charset_text(own))
+        parts.append(f"CHARACTER SET {own.charset} COLLATE {own.collate}")
     if column.generated:
         parts.append(f"GENERATED ALWAYS AS ({expression(column.generated_expr)}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
     parts.append("NOT NULL" if column.not_null else "NULL")
@@ -84,7 +77,7 @@ def column_definition(
         parts.pop()  # MariaDB does not accept NULL or NOT NULL on a generated column
     own_default = "" if lacks_sequence(column, dialect) else default_clause(column)
     clause = own_default if default is None else f"DEFAULT {default}"
-    if dialect.flavour is Flavour.MYSQL and column.tp in _NO_LITERAL and clause.startswith("DEFAULT '"):
+    if dialect.flavour is Flavour.MYSQL and column.tp in LOBS and clause.startswith("DEFAULT '"):
         clause = f"DEFAULT ({clause.removeprefix('DEFAULT ')})"
     if clause and not column.generated:
         parts.append(clause)
@@ -114,31 +107,30 @@ def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
 def column_type(column: ColumnInfo) -> str:
     """The type with its length or precision."""
     tp, length = column.tp, column.flen
-    if tp in _NUMBERS:
-        return _number_type(column)
-    if tp in _TIMES:
-        return _TIMES[ColumnType(tp)] + (f"({column.decimal})" if column.decimal > 0 else "")
-    if tp in _LOBS:
-        return _LOBS[ColumnType(tp)][column.is_binary]
-    if tp in (ColumnType.ENUM, ColumnType.SET):
-        return f"{'ENUM' if tp == ColumnType.ENUM else 'SET'}({','.join(quote_string(e) for e in column.elems)})"
-    if tp == ColumnType.BIT:
-        return f"BIT({max(length, 1)})"
-    if tp in (ColumnType.VARCHAR, ColumnType.VAR_STRING):
-        return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
-    if tp == ColumnType.STRING:
-        return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
-    return _PLAIN.get(tp, f"type {tp}")  # of a later release, such as VECTOR: a server refuses to add it
-
-
-def _number_type(column: ColumnInfo) -> str:
-    name = _NUMBERS[ColumnType(column.tp)]
-    if column.tp == ColumnType.DECIMAL:
-        name += f"({column.flen},{max(column.decimal, 0)})"
-    elif column.tp in (ColumnType.FLOAT, ColumnType.DOUBLE):
-        name += f"({column.flen},{column.decimal})" if column.decimal >= 0 and column.flen >= 0 else ""
-    elif column.flag & _ZEROFILL or (column.tp == ColumnType.TINYINT and column.flen == 1):
-        name += f"({column.flen})"
+    name = ColumnType(tp).name if tp in set(ColumnType) else ""
+    match tp:
+        case ColumnType.ENUM | ColumnType.SET:
+            return f"{name}({','.join(quote_string(e) for e in column.elems)})"
+        case ColumnType.BIT:
+            return f"BIT({max(length, 1)})"
+        case ColumnType.VARCHAR | ColumnType.VAR_STRING:
+            return f"{'VARBINARY' if column.is_binary else 'VARCHAR'}({length})"
+        case ColumnType.STRING:
+            return f"{'BINARY' if column.is_binary else 'CHAR'}({length if length >= 0 else 1})"
+        case ColumnType.DATE | ColumnType.NEWDATE | ColumnType.YEAR | ColumnType.JSON:
+            return name.removeprefix("NEW")
+        case _ if tp in _TIMES:
+            return name + (f"({column.decimal})" if column.decimal > 0 else "")
+        case _ if tp in LOBS:
+            return name if column.is_binary else name.replace("BLOB", "TEXT")
+        case ColumnType.DECIMAL:
+            name += f"({length},{max(column.decimal, 0)})"
+        case ColumnType.FLOAT | ColumnType.DOUBLE:
+            name += f"({length},{column.decimal})" if column.decimal >= 0 and length >= 0 else ""
+        case _ if tp not in INTEGERS:
+            return f"type {tp}"  # of a later release, such as VECTOR: a server refuses to add it
+        case _ if column.flag & _ZEROFILL or (tp == ColumnType.TINYINT and length == 1):
+            name += f"({length})"
     return name + (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & _ZEROFILL else "")
 
 
@@ -154,11 +146,6 @@ def default_clause(column: ColumnInfo) -> str:
     if column.tp == ColumnType.DATE or text.upper() == "CURRENT_DATE":
         return "DEFAULT (CURRENT_DATE)"
     return "DEFAULT CURRENT_TIMESTAMP" + (f"({column.decimal})" if column.decimal > 0 else "")
-
-
-def expression(text: str) -> str:
-    """An expression of a definition, as TiDB writes it, in the target's syntax: in TiDB's strings a backslash is only a backslash."""
-    return text_of(plain_strings(tokenize(text, backslash_escapes=False), restored=True))
 
 
 def is_now(column: ColumnInfo) -> bool:
@@ -183,10 +170,6 @@ def index_definition(index: IndexInfo, dialect: Dialect, info: TableInfo) -> str
     return f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({columns}){comment}{hidden}"
 
 
-_MADE = re.compile(r"fk_\d+")
-_DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
-
-
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement:
     """The table as the upstream has it, without what no server of the flavour can hold."""
     losses = list[str]()
@@ -204,7 +187,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> DdlStatement
         losses.append("partitions left out")
     losses += [words for c in visible(info) if (words := recoded_words(c, info, dialect))]
     losses += left_out(info, dialect)
-    options = " ".join(filter(None, [*_options(info, dialect), partitions]))
+    comment = f"COMMENT = {quote_string(info.comment)}" if info.comment else ""
+    options = " ".join(filter(None, [charset_option(info, dialect), comment, counter_option(info, dialect), partitions]))
     return DdlStatement(
         f"CREATE TABLE {table_name(schema, info.name)} ({', '.join(parts)}) {options}",
         tuple(f"{schema}.{info.name}: {loss}" for loss in losses),
@@ -254,11 +238,6 @@ def counter_option(info: TableInfo, dialect: Dialect) -> str:
     return f"AUTO_INCREMENT = {info.auto_increment}" if info.auto_increment and counts else ""
 
 
-def _options(info: TableInfo, dialect: Dialect) -> list[str]:
-    comment = f"COMMENT = {quote_string(info.comment)}" if info.comment else ""
-    return [charset_option(info, dialect), comment, counter_option(info, dialect)]
-
-
 def foreign_key_definition(key: ForeignKey, schema: str) -> str:
     """The definition of one foreign key of a table in ``schema``, for CREATE TABLE and ALTER TABLE ADD."""
     name = "" if _MADE.fullmatch(key.name) else f"CONSTRAINT {quote_name(key.name)} "
@@ -268,72 +247,7 @@ def foreign_key_definition(key: ForeignKey, schema: str) -> str:
         if how
     )
     to = table_name(key.ref_schema or schema, key.ref_table)
-    return f"{name}FOREIGN KEY ({_names(key.columns)}) REFERENCES {to} ({_names(key.ref_columns)}){actions}"
-
-
-def partition_by(info: TableInfo, dialect: Dialect) -> str:
-    """``PARTITION BY …``; empty for a table without partitions, with some that TiDB does not use, or of a method of a later release."""
-    if not info.partitions or not info.partition_enabled or info.partition_type not in set(PartitionType):
-        return ""
-    method, columns = PartitionType(info.partition_type), _names(info.partition_columns)
-    if method is PartitionType.KEY:
-        over = f" ({columns})"
-    else:
-        over = f" COLUMNS ({columns})" if info.partition_columns else f" ({expression(info.partition_expr)})"
-    if method in _DISTRIBUTED and [(p.name, p.comment) for p in info.partitions] == [(f"p{n}", "") for n in range(len(info.partitions))]:
-        return f"PARTITION BY {method.name}{over} PARTITIONS {len(info.partitions)}"
-    return f"PARTITION BY {method.name}{over} ({_definitions(info.partitions, dialect)})"
-
-
-def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect: Dialect) -> str:
-    """Clause of ALTER TABLE for the partitions; empty if they are the same. They are told apart by their ids and names."""
-    kept = {(p.id, p.name) for p in old.partitions} & {(p.id, p.name) for p in new.partitions}
-    gone, come = ([p for p in parts if (p.id, p.name) not in kept] for parts in (old.partitions, new.partitions))
-    if not gone and not come:
-        return ""
-    match effect:
-        case JobEffect.DROPS_PARTITION:
-            return f"DROP PARTITION {_names([p.name for p in gone])}"
-        case JobEffect.EMPTIES_PARTITION:
-            return f"TRUNCATE PARTITION {_names([p.name for p in come])}"
-        case JobEffect.ALTERS_PARTITIONS if not gone:
-            return f"ADD PARTITION ({_definitions(come, dialect)})"
-    if not new.partitions:
-        return "REMOVE PARTITIONING"
-    if old.id != new.id or new.partition_type in _DISTRIBUTED:
-        return partition_by(new, dialect)
-    return f"REORGANIZE PARTITION {_names([p.name for p in gone])} INTO ({_definitions(come, dialect)})"
-
-
-def _definitions(partitions: Sequence[PartitionDef], dialect: Dialect) -> str:
-    return ", ".join(_definition(p, dialect) for p in partitions)
-
-
-def _definition(partition: PartitionDef, dialect: Dialect) -> str:
-    text = f"PARTITION {quote_name(partition.name)}"
-    if partition.less_than:
-        text += f" VALUES LESS THAN ({_values(partition.less_than)})"
-    elif partition.in_values == (("DEFAULT",),) and dialect.flavour is Flavour.MARIADB:
-        text += " DEFAULT"
-    elif partition.in_values:
-        listed = (f"({_values(v)})" if len(v) > 1 else _values(v) for v in partition.in_values)
-        text += f" VALUES IN ({', '.join(listed)})"
-    return text + (f" COMMENT = {quote_string(partition.comment)}" if partition.comment else "")
-
-
-def _values(values: Sequence[str]) -> str:
-    # TiDB escapes the backslashes of bounds, but of no other expression.
-    return ", ".join(text_of(plain_strings(tokenize(value), restored=False)) for value in values)
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(map(quote_name, names))
-
-
-_NO_LITERAL = frozenset({*_LOBS, ColumnType.JSON})
-"""Types whose default a MySQL takes only as an expression."""
-UTC_SINCE = 1
-"""``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
+    return f"{name}FOREIGN KEY ({names_of(key.columns)}) REFERENCES {to} ({names_of(key.ref_columns)}){actions}"
 
 
 def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
@@ -354,7 +268,7 @@ def origin_literal(column: ColumnInfo, flavour: Flavour) -> str:
         text = f"x'{value.hex()}'"
     else:
         text = quote_string(value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value))
-    return f"({text})" if tp in _NO_LITERAL and flavour is Flavour.MYSQL else text
+    return f"({text})" if tp in LOBS and flavour is Flavour.MYSQL else text
 
 
 def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
@@ -363,7 +277,7 @@ def fills_otherwise(column: ColumnInfo, flavour: Flavour) -> bool:
         return False
     declared = column.default is not None or column.default_bit is not None
     if not declared:
-        if column.tp in _NO_LITERAL and flavour is not Flavour.MARIADB:
+        if column.tp in LOBS and flavour is not Flavour.MARIADB:
             return False  # a literal default is not allowed there, and these servers fill in the same zero value as TiDB
         return column.not_null and (
             column.tp in (ColumnType.TIMESTAMP, ColumnType.JSON) or missing_value(column, None) != zero_value(column)

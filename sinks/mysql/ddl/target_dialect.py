@@ -1,21 +1,24 @@
-"""The target's dialect of DDL: its flavour, and its charset and collation for each of TiDB's (docs/charset-mapping.md). [db] for ``dialect_of``, the rest is pure.
+"""The target's dialect of DDL: its flavour, its charset and collation for each of TiDB's (docs/charset-mapping.md), and how TiDB's text becomes the target's. Pure.
 
 TiDB stores every non-binary string as UTF-8 and omits the clause for its own default, so the target gets an explicit
 one, chosen so that (1) no value that TiDB can hold is lost and (2) no two keys that differ in TiDB are equal on the target.
 
 With old collations upstream, texts of utf8, ascii and gbk become utf8mb4 at a MySQL, because only utf8mb4 has a collation of bytes without padding.
 Columns of gbk become utf8mb4 at both servers (``Dialect.column_charset``).
+
+Text is read by its tokens (``schemas.ddl_tokens``): quoted names and strings are never mistaken for keywords. A TiDB gets the upstream's text, without IF NOT EXISTS.
+Its sessions ignore placement policies (``tidb_placement_mode``). Names in a text are never changed: where a table has another name at the target
+(``[[spark.route]]``), its statements are made of the table infos.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, is_bytes, is_text
-from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 
 
@@ -82,18 +85,16 @@ class Dialect:
     """Every collation becomes one that compares bytes, as upstream."""
     folds_names: bool = False
     """Names of tables and databases are stored in lower case (``lower_case_table_names = 1``)."""
-    narrow: frozenset[str] = frozenset()
-    """Lower-case names of columns that stay gbk, because a foreign key joins them with one that is gbk at the target (``dialect_of``)."""
 
     def column_charset(self, column: ColumnInfo, info: TableInfo) -> Charset:
-        """The target's charset of a column. gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key, a partition or a foreign key needs gbk.
+        """The target's charset of a column. gbk becomes utf8mb4, because the target's lacks ``LOST_IN_GBK``, unless a key or a partition needs gbk.
 
         Of utf8mb4 only the collation of bytes keeps apart what gbk_chinese_ci keeps apart. But partitions are divided by the order of gbk.
         """
         found = self.charset(column.charset, column.collate)
         name = column.name.lower()
         divides = not self.binary and name in {n.lower() for n in info.partition_columns}
-        if found.charset != GBK or self.flavour is Flavour.TIDB or name in self.narrow or divides or _too_long(column, info):
+        if found.charset != GBK or self.flavour is Flavour.TIDB or divides or _too_long(column, info):
             return found
         return self.charset(UPSTREAM_DEFAULT.charset, UPSTREAM_DEFAULT.collate)
 
@@ -132,35 +133,16 @@ def _key_bytes(column: ColumnInfo, prefix: int) -> int:
     return length if is_bytes(column) else length * _CHARACTER_BYTES.get(column.charset, 4) if is_text(column) else _OTHER_BYTES
 
 
-def dialect_of(session: Target, config: ApplyConfig, tables: Iterable[TableAt] = ()) -> Dialect:
-    """The target's dialect, for statements that make columns of ``tables``; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
+def dialect_of(session: Target, config: ApplyConfig) -> Dialect:
+    """The target's dialect; depends on the version of MySQL, because 8.0.17 added its non-padding collation.
 
     ``upstream-new-collations = auto``: the upstream's collations are not known; who knows them has replaced it (``sinks.mysql.upstream_collations``).
     """
     nopad = config.upstream_new_collations != "true"
     if nopad and session.flavour is Flavour.MYSQL:
-        numbers = [int(n) for n in re.findall(r"\d+", session.version)[:3]]
-        nopad = numbers >= [8, 0, 17]
+        nopad = [int(n) for n in re.findall(r"\d+", session.version)[:3]] >= [8, 0, 17]
     default = Charset(config.upstream_collation.partition("_")[0], config.upstream_collation)
-    dialect = Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
-    narrow = frozenset(name for table in tables for name in _joined_with_gbk(session, dialect, table))
-    return replace(dialect, narrow=narrow) if narrow else dialect
-
-
-def _joined_with_gbk(session: Target, dialect: Dialect, table: TableAt) -> Iterator[str]:
-    """The columns, in lower case, whose foreign keys refer to columns that are gbk at the target: both must have one charset."""
-    gbk = {c.name.lower() for c in table.info.columns if dialect.charset(c.charset, c.collate).charset == GBK}
-    for key in table.info.foreign_keys if dialect.flavour is not Flavour.TIDB else ():
-        pairs = [(own.lower(), other) for own, other in zip(key.columns, key.ref_columns, strict=False) if own.lower() in gbk]
-        name = key.ref_schema or table.schema, key.ref_table
-        there = read_tables(session, [name]).get(name) if pairs else None
-        yield from (own for own, other in pairs if there and (c := there.column(other)) and c.charset == GBK)
-
-
-def folds_names(session: Target) -> bool:
-    """Whether it stores names of tables in lower case."""
-    ((how,),) = session.query("SELECT @@lower_case_table_names")
-    return int(how) == 1
+    return Dialect(session.flavour, default, nopad, config.upstream_new_collations == "false")
 
 
 def is_text_or_words(column: ColumnInfo) -> bool:
@@ -168,6 +150,69 @@ def is_text_or_words(column: ColumnInfo) -> bool:
     return is_text(column) or (bool(column.elems) and not column.is_binary)
 
 
-def charset_text(found: Charset) -> str:
-    """The charset clause of a column."""
-    return f"CHARACTER SET {found.charset} COLLATE {found.collate}"
+@dataclass(frozen=True, slots=True)
+class DdlStatement:
+    """Text for the target, and what it leaves out."""
+
+    sql: str
+    losses: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
+    """More, idempotent statements of the same DDL."""
+    may_fail: bool = False
+    """Errors of the target are ignored."""
+    by_infos: bool = True
+    """It has the target's names and columns. A user's text may not."""
+
+
+def without_if_not_exists(tokens: Sequence[Token]) -> Tokens:
+    """CREATE TABLE, CREATE INDEX and ALTER TABLE without IF NOT EXISTS: the object did not exist upstream, or there would be no job.
+
+    So the target reports an existing object, which must then be compared.
+    """
+    solid = [i for i, t in enumerate(tokens) if not t.blank]
+    spoken = [tokens[i].word for i in solid]
+    if spoken[:1] not in (["CREATE"], ["ALTER"]) or not {"TABLE", "INDEX"} & set(spoken[1:4]):
+        return list(tokens)
+    dropped: set[int] = set()
+    for n in range(len(solid) - 3):
+        if spoken[n : n + 3] == ["IF", "NOT", "EXISTS"]:
+            dropped.update(range(solid[n], solid[n + 3]))
+    return [t for i, t in enumerate(tokens) if i not in dropped]
+
+
+def plain_strings(tokens: Sequence[Token], *, restored: bool) -> Tokens:
+    """Strings for our sql_mode: restored text has unescaped backslashes. ``_UTF8MB4`` is removed, being the connection's charset."""
+    out: Tokens = []
+    for i, token in enumerate(tokens):
+        if token.word == "_UTF8MB4" and i + 1 < len(tokens) and tokens[i + 1].kind is TokenKind.STRING:
+            continue
+        if restored and token.kind is TokenKind.STRING and "\\" in token.text:
+            token = Token(TokenKind.STRING, token.text.replace("\\", "\\\\"))
+        out.append(token)
+    return out
+
+
+def reads_clock(sql: str) -> bool:
+    """Whether ``UNIX_TIMESTAMP('...')`` is in the text, as a boundary of a partition: its number depends on the time zone of the session."""
+    solid = [t for t in significant(sql) if t.word != "_UTF8MB4"]
+    return any(
+        a.word == "UNIX_TIMESTAMP" and b.text == "(" and c.kind is TokenKind.STRING
+        for a, b, c in zip(solid, solid[1:], solid[2:], strict=False)
+    )
+
+
+def without_features(tokens: Sequence[Token]) -> Tokens:
+    """The tokens without comments and without what only TiDB reads (``/*T! ... */``); MySQL's version comments are kept."""
+    out: Tokens = []
+    inside = False
+    for token in tokens:
+        opens = token.kind is TokenKind.FEATURE_OPEN and token.text.startswith("/*T!")
+        if not inside and not opens and token.kind is not TokenKind.COMMENT:
+            out.append(token)
+        inside = opens or (inside and token.kind is not TokenKind.FEATURE_CLOSE)
+    return out
+
+
+def expression(text: str) -> str:
+    """An expression of a definition, as TiDB writes it, in the target's syntax: in TiDB's strings a backslash is only a backslash."""
+    return text_of(plain_strings(tokenize(text, backslash_escapes=False), restored=True))

@@ -7,7 +7,7 @@ import pytest
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On, kind_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import alter_table, altered_by
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import SQL_KINDS
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import column_definition
@@ -26,7 +26,7 @@ def derived(kind: int, old: dict[str, Any], new: dict[str, Any], query: str = "x
     step = DdlStep(90, h.jobs[9], query, False, AppliedJobs(2), AppliedJobs(9))
     subject = subject_of(step, h)
     altered = altered_by(subject, MARIADB)
-    return [alter_table(subject.old, altered.clauses())] if altered and subject.old else []
+    return altered.statements(subject.old) if altered and subject.old else []
 
 
 def test_no_kind_has_a_statement_that_nobody_asks_for() -> None:

@@ -10,11 +10,10 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import DdlPlan, Refused, planned
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED, RecordedTry
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import ObjectSnapshot, SchemaSnapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_ddl import TargetDdl, TargetHere
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import DdlClock
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import ObjectSnapshot, SchemaSnapshot, TargetDdl, TargetHere
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
@@ -118,6 +117,21 @@ def test_an_alter_is_done_where_its_changes_are_there(names: str, in_doubt: bool
     columns = tuple(TargetColumn(n, "int(11)", True, None, False, False) for n in names.split())
     there = TargetTable("d", "a", columns, (), collation="utf8mb4_nopad_bin") if names else None
     assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), table=there))) == wanted
+
+
+@pytest.mark.parametrize("flavour", [Flavour.MARIADB, Flavour.TIDB])
+def test_a_table_that_a_person_has_restored_is_there(flavour: Flavour) -> None:
+    h = history(database(1), job(2, 3, PLAIN), job(3, 4, table_id=10, table_name="a"), job(4, 25, PLAIN))
+    ddl, gone, there = (
+        ddl_of(h, flavour),
+        snapshot(),
+        TargetTable("d", "a", (TargetColumn("id", "int(11)", False, None, False, False),), ()),
+    )
+    plan = planned(ddl, TargetHere(DdlClock(ddl.subject), gone))
+    assert isinstance(plan, Refused) and ("by hand" in plan.why) is (flavour is Flavour.TIDB)
+    refused = RecordedTry(REFUSED, 30, "x", None, gone.to_json(), '[{"words": "x"}]', None)
+    assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), snapshot("a"), after={("d", "a"): there}), refused)) == "done"
+    assert fate(planned(ddl, TargetHere(DdlClock(ddl.subject), gone), refused)) == "policy"
 
 
 def test_a_zone_that_nobody_knows_hinders_it() -> None:

@@ -8,8 +8,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite, silent_losses
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Charset, DdlStatement, Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import VARCHAR, column, database, history, job, partitions, table
 

@@ -8,10 +8,10 @@ import pytest
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import Location
 from pyspark_tidb_binlog.schemas.history import Job
+from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import certain, conversions, fixed, moved, time_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.zone import certain, conversions, fixed, moved, time_zone
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table
 from tests.support.golden_case import load_case
@@ -94,7 +94,7 @@ def test_an_hour_that_the_zone_has_twice_is_not_certain() -> None:
 
 
 def test_only_a_timestamp_on_one_side_depends_on_the_zone() -> None:
-    assert [c.name for c in conversions(subject())] == ["v"]
+    assert [was.name for _, was in conversions(subject())] == ["v"]
     same = table(10, "t", [column(1, "id"), column(2, "v", TIMESTAMP)])
     h = history(database(1), job(2, 3, same), job(3, 12, same))
     assert conversions(subject_of(steps_of(h, {})[2], h)) == ()

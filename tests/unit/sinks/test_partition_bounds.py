@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.other_partitions import rows_of
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import rows_of
 from tests.support.ddl_jobs import INT, VARCHAR, column, table
 
 DATE = {**INT, "Tp": 10, "Flen": 10}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, Presence
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import Presence
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable

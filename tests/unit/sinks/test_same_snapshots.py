@@ -1,6 +1,6 @@
 """When two snapshots of a table show the same one."""
 
-from pyspark_tidb_binlog.sinks.mysql.ddl.snapshots import ObjectSnapshot, SchemaSnapshot
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import ObjectSnapshot, SchemaSnapshot
 
 
 def picture(create: str = "CREATE TABLE", **ids: int) -> SchemaSnapshot:

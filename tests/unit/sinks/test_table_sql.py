@@ -10,11 +10,11 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare, with_texts
+from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import partition_by, partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table, partition_by, partition_change
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
-from pyspark_tidb_binlog.sinks.mysql.ddl.text import DdlStatement
+from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import create_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import DdlStatement, Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, table
 
@@ -103,7 +103,6 @@ def test_options() -> None:
         (Dialect(Flavour.MARIADB, nopad=False), "utf8mb4_bin", True),
         (Dialect(Flavour.MARIADB, binary=True), "utf8mb4_nopad_bin", False),
         (Dialect(Flavour.TIDB), "gbk_chinese_ci", False),
-        (Dialect(Flavour.MARIADB, narrow=frozenset({"s"})), "gbk_chinese_ci", True),
     ],
 )
 def test_a_column_of_gbk(dialect: Dialect, collate: str, told: bool) -> None:

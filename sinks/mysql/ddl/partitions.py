@@ -1,4 +1,4 @@
-"""DDLs on partitions that are not the upstream's at the target: they hold other rows, or its table does not have them. Pure.
+"""Partitions of a table: their SQL, and what a DDL on them does at a target whose partitions are not the upstream's. Pure.
 
 A table may be partitioned upstream but not, or differently, at the target: if a server refuses the partitions, the table is created without them, and a loss says so.
 
@@ -15,20 +15,90 @@ other rows (``scattered``).
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, RowsAfter
-from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, expression, plain_strings
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable
 
 _ON_SINGLE = frozenset({JobEffect.DROPS_PARTITION, JobEffect.EMPTIES_PARTITION, JobEffect.EXCHANGES})
 ON_PARTITIONS = _ON_SINGLE | {JobEffect.ALTERS_PARTITIONS, JobEffect.DIVIDES}
+_DISTRIBUTED = (PartitionType.HASH, PartitionType.KEY)
+_CHUNK = 20_000
+"""Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
+_CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
+"""A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
+_WHOLE = re.compile(r"-?\d+")
+_TIME = re.compile(r"'\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?'")
+_TIMES = frozenset({ColumnType.DATE, ColumnType.NEWDATE, ColumnType.DATETIME})
+_NO_LIMIT = "MAXVALUE"
+
+
+def partition_by(info: TableInfo, dialect: Dialect) -> str:
+    """``PARTITION BY …``; empty for a table without partitions, with some that TiDB does not use, or of a method of a later release."""
+    if not info.partitions or not info.partition_enabled or info.partition_type not in set(PartitionType):
+        return ""
+    method, columns = PartitionType(info.partition_type), names_of(info.partition_columns)
+    if method is PartitionType.KEY:
+        over = f" ({columns})"
+    else:
+        over = f" COLUMNS ({columns})" if info.partition_columns else f" ({expression(info.partition_expr)})"
+    if method in _DISTRIBUTED and [(p.name, p.comment) for p in info.partitions] == [(f"p{n}", "") for n in range(len(info.partitions))]:
+        return f"PARTITION BY {method.name}{over} PARTITIONS {len(info.partitions)}"
+    return f"PARTITION BY {method.name}{over} ({_definitions(info.partitions, dialect)})"
+
+
+def partition_change(old: TableInfo, new: TableInfo, effect: JobEffect, dialect: Dialect) -> str:
+    """Clause of ALTER TABLE for the partitions; empty if they are the same. They are told apart by their ids and names."""
+    kept = {(p.id, p.name) for p in old.partitions} & {(p.id, p.name) for p in new.partitions}
+    gone, come = ([p for p in parts if (p.id, p.name) not in kept] for parts in (old.partitions, new.partitions))
+    if not gone and not come:
+        return ""
+    match effect:
+        case JobEffect.DROPS_PARTITION:
+            return f"DROP PARTITION {names_of([p.name for p in gone])}"
+        case JobEffect.EMPTIES_PARTITION:
+            return f"TRUNCATE PARTITION {names_of([p.name for p in come])}"
+        case JobEffect.ALTERS_PARTITIONS if not gone:
+            return f"ADD PARTITION ({_definitions(come, dialect)})"
+    if not new.partitions:
+        return "REMOVE PARTITIONING"
+    if old.id != new.id or new.partition_type in _DISTRIBUTED:
+        return partition_by(new, dialect)
+    return f"REORGANIZE PARTITION {names_of([p.name for p in gone])} INTO ({_definitions(come, dialect)})"
+
+
+def _definitions(partitions: Sequence[PartitionDef], dialect: Dialect) -> str:
+    texts = []
+    for partition in partitions:
+        text = f"PARTITION {quote_name(partition.name)}"
+        if partition.less_than:
+            text += f" VALUES LESS THAN ({_values(partition.less_than)})"
+        elif partition.in_values == (("DEFAULT",),) and dialect.flavour is Flavour.MARIADB:
+            text += " DEFAULT"
+        elif partition.in_values:
+            listed = (f"({_values(v)})" if len(v) > 1 else _values(v) for v in partition.in_values)
+            text += f" VALUES IN ({', '.join(listed)})"
+        texts.append(text + (f" COMMENT = {quote_string(partition.comment)}" if partition.comment else ""))
+    return ", ".join(texts)
+
+
+def _values(values: Sequence[str]) -> str:
+    # TiDB escapes the backslashes of bounds, but of no other expression.
+    return ", ".join(text_of(plain_strings(tokenize(value), restored=False)) for value in values)
+
+
+def names_of(names: Sequence[str]) -> str:
+    """Return the names quoted, as a list in SQL."""
+    return ", ".join(map(quote_name, names))
 
 
 def scattered(subject: Subject, flavour: Flavour, table: TargetTable | None) -> str:
@@ -40,14 +110,21 @@ def scattered(subject: Subject, flavour: Flavour, table: TargetTable | None) -> 
     method = table.partition_method.upper().split() if table else []
     if flavour is Flavour.TIDB or effect not in _ON_SINGLE or old is None or subject.info is None or table is None or not method:
         return ""
-    taken = emptied(subject)
+    taken, wanted, found = (
+        emptied(subject),
+        _spans({p.name: limit_of(old.info, p.name) for p in old.info.partitions}),
+        _spans(table.partitions),
+    )
     if effect is not JobEffect.EXCHANGES and len(taken) == len(old.info.partitions):
         return ""
-    as_upstream = PartitionType.__members__.get(method[0]) == old.info.partition_type
-    if not as_upstream or {"KEY", "LINEAR"} & set(method):
+    if old.info.partition_type == PartitionType.HASH:  # which has no bounds, but a number of partitions
+        moved = [] if len(found) == len(wanted) else list(taken)
+    else:
+        moved = [n for n in taken if n.lower() in found and all(wanted[n.lower()]) and wanted[n.lower()] != found[n.lower()]]
+    if PartitionType.__members__.get(method[0]) != old.info.partition_type or {"KEY", "LINEAR"} & set(method):
         how = f"partitioned BY {' '.join(method)} at the target, which distributes rows otherwise than upstream"
-    elif names := _bounded_otherwise(old.info, taken, table.partitions):
-        how = f"partitioned with other bounds at the target ({', '.join(names)})"
+    elif moved:
+        how = f"partitioned with other bounds at the target ({', '.join(moved)})"
     else:
         return ""
     return (
@@ -56,24 +133,10 @@ def scattered(subject: Subject, flavour: Flavour, table: TargetTable | None) -> 
     )
 
 
-def _bounded_otherwise(info: TableInfo, names: Collection[str], there: Mapping[str, str]) -> list[str]:
-    """Which of these partitions begin or end elsewhere at the target, as far as bounds say it; a hash has the same number of them."""
-    if info.partition_type == PartitionType.HASH:
-        return [] if len(there) == len(info.partitions) else list(names)
-    wanted, found = _spans({p.name: limit_of(info, p.name) for p in info.partitions}), _spans(there)
-    return [n for n in names if n.lower() in found and all(wanted[n.lower()]) and wanted[n.lower()] != found[n.lower()]]
-
-
 def _spans(limits: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """The bounds of each partition of RANGE: the end of the one before, and its own."""
     ends = [limit.upper() for limit in limits.values()]
     return dict(zip(map(str.lower, limits), zip(["FIRST", *ends], ends, strict=False), strict=True))
-
-
-_CHUNK = 20_000
-"""Rows of one DELETE, each a transaction: a partition may have more than one transaction can hold."""
-_CANNOT = frozenset({1064, 1235, *range(1479, 1518), *range(1562, 1578), *range(1652, 1661)})
-"""A clause that the server cannot read, or partitions that it does not make so; not a lack of rights or of space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +166,7 @@ def instead_of(subject: Subject, table: TargetTable | None, refused: ApplyError)
     names = emptied(subject)
     if not names or all(name.lower() in there for name in names):
         return None
-    condition = rows_of(old.info, names)
-    if condition:
+    if condition := rows_of(old.info, names):
         return Instead(delete=f"DELETE FROM {table_name(old.schema, old.name)} WHERE {condition} LIMIT {_CHUNK}")
     return Instead(
         why_not=(
@@ -119,25 +181,18 @@ def emptied(subject: Subject) -> tuple[str, ...]:
     return subject.old.info.partitions_gone(subject.info) if subject.old and subject.info else ()
 
 
-_WHOLE = re.compile(r"-?\d+")
-_TIME = re.compile(r"'\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?'")
-_INTEGERS = frozenset({ColumnType.TINYINT, ColumnType.SMALLINT, ColumnType.MEDIUMINT, ColumnType.INT, ColumnType.BIGINT})
-_TIMES = frozenset({ColumnType.DATE, ColumnType.NEWDATE, ColumnType.DATETIME})
-_NO_LIMIT = "MAXVALUE"
-
-
 def rows_of(info: TableInfo, names: Collection[str]) -> str:
     """The condition for the rows in the partitions ``names`` of ``info``; empty if it cannot be told exactly."""
-    column = _column(info)
-    wanted = {name.lower() for name in names}
+    column, wanted, parts, below = _column(info), {name.lower() for name in names}, list[str](), ""
     if column is None or not wanted or not wanted <= {p.name.lower() for p in info.partitions}:
         return ""
-    if info.partition_type == PartitionType.RANGE:
-        parts = list(_ranges(info.partitions, column, wanted))
-    elif info.partition_type == PartitionType.LIST:
-        parts = [_listed(p, column) for p in info.partitions if p.name.lower() in wanted]
-    else:
-        return ""
+    for number, partition in enumerate(info.partitions):
+        limit = partition.less_than[0] if len(partition.less_than) == 1 else ""
+        if partition.name.lower() in wanted and info.partition_type == PartitionType.RANGE:
+            parts.append(_between(column, below if number else None, limit))
+        elif partition.name.lower() in wanted:
+            parts.append(_listed(partition, column) if info.partition_type == PartitionType.LIST else "")
+        below = limit
     return " OR ".join(parts) if all(parts) else ""
 
 
@@ -152,26 +207,19 @@ def limit_of(info: TableInfo, name: str) -> str:
 
 def _column(info: TableInfo) -> ColumnInfo | None:
     """The one column that decides; None if it is not one alone."""
-    if info.partition_columns:
-        names = list(info.partition_columns)
-    else:
-        names = [t.name for t in tokenize(info.partition_expr) if not t.blank]
-    if len(names) != 1:
-        return None
-    column = next((c for c in info.columns if c.name.lower() == names[0].lower()), None)
-    return column if column is not None and (column.tp in _INTEGERS or (column.tp in _TIMES and info.partition_columns)) else None
+    names = list(info.partition_columns) or [t.name for t in tokenize(info.partition_expr) if not t.blank]
+    column = next((c for c in info.columns if c.name.lower() == names[0].lower()), None) if len(names) == 1 else None
+    return column if column is not None and (column.tp in INTEGERS or (column.tp in _TIMES and info.partition_columns)) else None
 
 
-def _ranges(partitions: Collection[PartitionDef], column: ColumnInfo, wanted: set[str]) -> Iterator[str]:
-    name, below = quote_name(column.name), ""
-    for number, partition in enumerate(partitions):
-        limit = partition.less_than[0] if len(partition.less_than) == 1 else ""
-        if partition.name.lower() in wanted:
-            known = (not number or _is_value(below, column)) and (limit == _NO_LIMIT or _is_value(limit, column))
-            bounds = ([f"{name} >= {below}"] if number else []) + ([] if limit == _NO_LIMIT else [f"{name} < {limit}"])
-            inside = " AND ".join(bounds) or f"{name} IS NOT NULL"
-            yield ("" if not known else f"({inside})" if number else f"({inside} OR {name} IS NULL)")
-        below = limit
+def _between(column: ColumnInfo, below: str | None, limit: str) -> str:
+    """The rows of a RANGE partition; ``below``: the bound of the partition before; None: it is the first."""
+    name = quote_name(column.name)
+    if (below is not None and not _is_value(below, column)) or (limit != _NO_LIMIT and not _is_value(limit, column)):
+        return ""
+    bounds = ([] if below is None else [f"{name} >= {below}"]) + ([] if limit == _NO_LIMIT else [f"{name} < {limit}"])
+    inside = " AND ".join(bounds) or f"{name} IS NOT NULL"
+    return f"({inside} OR {name} IS NULL)" if below is None else f"({inside})"
 
 
 def _listed(partition: PartitionDef, column: ColumnInfo) -> str:
@@ -186,4 +234,4 @@ def _listed(partition: PartitionDef, column: ColumnInfo) -> str:
 
 
 def _is_value(text: str, column: ColumnInfo) -> bool:
-    return bool((_WHOLE if column.tp in _INTEGERS else _TIME).fullmatch(text))
+    return bool((_WHOLE if column.tp in INTEGERS else _TIME).fullmatch(text))
