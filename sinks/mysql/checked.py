@@ -43,7 +43,7 @@ _NOT_COMPARABLE = frozenset({1267, 1525, 3854})
 or a date with one that MySQL does not take for a date."""
 
 
-_SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
+SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 
 
 class Effects:
@@ -227,7 +227,7 @@ class Effects:
         return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
 
 
-def checked(session: Session, apply: ApplyConfig, way_out: str = _SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
+def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
     """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.

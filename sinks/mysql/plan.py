@@ -15,7 +15,7 @@ beginnings of its statements, is decided once (``TableBuilder``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -69,30 +69,16 @@ class PlanLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanCounts:
-    """Input and output counts of a plan."""
-
-    events: int = 0
-    deleted: int = 0
-    written: int = 0
-    ignored: int = 0
-    """Events of tables that hold no rows on the target."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The statements of a span: ``deletes`` first, then ``writes``."""
 
     deletes: tuple[Statement, ...] = ()
     writes: tuple[Statement, ...] = ()
-    counts: PlanCounts = field(default_factory=PlanCounts)
 
 
 def planned(span: "SpanPlan") -> Plan:
     """Return all statements of ``span`` at once."""
-    writes = tuple(span.writes())
-    counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored)
-    return Plan(deletes=span.deletes, writes=writes, counts=counts)
+    return Plan(span.deletes, tuple(span.writes()))
 
 
 class SpanPlan:
@@ -125,11 +111,7 @@ class SpanPlan:
     ) -> None:
         if keys is not None:
             events = events.append_column("key", keys)
-        self.events = events.num_rows
-        """Number of events."""
         events = with_rows(events, tables)
-        self.ignored = self.events - events.num_rows
-        """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", identities(events, tables, gapped))
         source = source or RowSource(events)

@@ -368,7 +368,7 @@ def test_a_ddl_of_the_relay_log_is_not_executed_before_rows_that_the_target_has_
 
     monkeypatch.setattr(FileReplay, "_write", counted("rows", rows))
     monkeypatch.setattr(file_replay, "execute_text", counted("ddl", execute))
-    with pytest.raises(ApplyError, match="checkpoint of cluster 1 was moved to 20"):
+    with pytest.raises(ApplyError, match="the target has lost transactions that it had committed"):
         site.recover()
     assert [name for name, *_ in site.query("SHOW COLUMNS FROM d.c1")] == ["id", "u", "n"]
     monkeypatch.undo()

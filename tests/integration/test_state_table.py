@@ -218,7 +218,7 @@ def test_of_what_lies_beyond_a_checkpoint_only_what_is_open_there_stays(session:
     assert RECORD.claim(session, Part(200, 300, 0, 2, "delete"))
     RECORD.begin_lanes(session, OpenLanes(150, 300, "plan", True, (3,)))
     state = RECORD.read(session)
-    assert (state.beyond(200), state.beyond(200, around=True), state.beyond(150), state.beyond(150, around=True)) == (300, 300, 300, 0)
+    assert (state.beyond(200), state.around(200), state.beyond(150), state.around(150)) == (300, 300, 300, 0)
     RECORD.forget_beyond(session, 200)
     assert {row.name for row in RECORD.read(session).rows} == {"open", "part 200-300 0/2 delete", "lane 0"}
     RECORD.forget_beyond(session, 100)
