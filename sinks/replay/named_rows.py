@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.file.replayed import Cell
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import OldRows
-from pyspark_tidb_binlog.sinks.mysql.plan import Images, Plan, PlanLimits, RowSource, SpanPlan, planned
+from pyspark_tidb_binlog.sinks.mysql.plan import Images, Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.mysql.target_fit import own_keys
@@ -264,12 +264,12 @@ def _as_keys(numbers: Sequence[int]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(numbers), buffers)
 
 
-class _NamedRows(RowSource):
-    """What a plan asks of its events, from rows that are decoded already."""
+class _NamedRows:
+    """Rows that are decoded already (``RowSource``)."""
 
     def __init__(self, rows: Sequence[NamedRow]) -> None:
         self._named = rows
-        self.ops = np.array([int(row.op) for row in rows], dtype=np.int32)
+        self.ops = np.array([int(row.op) for row in rows], dtype=np.int64)
         self.table_ids = np.array([row.table.at.table_id for row in rows], dtype=np.int64)
         self.versions = np.zeros(len(rows), dtype=np.int64)
         self.commit_ts = np.array([row.commit_ts for row in rows], dtype=np.int64)
