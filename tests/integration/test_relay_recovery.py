@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import files_in, walk
-from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld, Stopped
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, Stopped
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.recorded import PLACE
 from tests.support.relay_process import RelayTask, recover, relayed_process, stream_until
@@ -165,14 +164,6 @@ def test_what_was_written_but_not_begun_is_written_once(site: Site) -> None:
 
 
 @pytest.mark.shows("syncer.relay.max-file-size")
-def test_files_are_deleted_once_they_are_applied(site: Site) -> None:
-    seed = "files"
-    stream_until(site.task(seed, max_file_bytes=2000))
-    (last,) = files_in(site.log_dir)
-    assert last.index > 2
-
-
-@pytest.mark.shows("syncer.relay.max-file-size")
 def test_an_open_span_keeps_its_files(site: Site) -> None:
     seed = "open"
     ended = relayed_process(site.task(seed, max_file_bytes=2000), {failpoints.DIE: "after-rows-commit:9"})
@@ -206,14 +197,6 @@ def test_a_log_without_the_span_is_refused(site: Site) -> None:
     assert site.rows() == before
 
 
-def test_nothing_is_applied_when_the_log_cannot_be_written(site: Site) -> None:
-    site.log_dir.parent.mkdir(exist_ok=True)
-    site.log_dir.write_text("a file where the directory should be")
-    ended = relayed_process(site.task("full"), {})
-    assert ended.returncode != 0 and "cannot write the relay log" in ended.stderr
-    assert not any(site.rows().values())
-
-
 def test_a_full_disk_is_an_error_before_anything_is_applied(site: Site) -> None:
     """A limit on the size of files is what a full disk is to ``write``: EFBIG instead of ENOSPC."""
     ended = relayed_process(site.task("full", file_limit=4000), {})
@@ -223,15 +206,3 @@ def test_a_full_disk_is_an_error_before_anything_is_applied(site: Site) -> None:
     assert '"consistent":true' in site.checkpoint()
     stream_until(site.task("full"))
     assert keyed(site.rows()) == keyed(made("full", BATCHES)[0].expected())
-
-
-def test_two_drainers_on_one_directory_are_refused(site: Site, tmp_path: Path) -> None:
-    from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
-
-    other = BinlogWriter(site.log_dir)
-    try:
-        with pytest.raises(LeaseHeld, match="another Drainer writes to"):
-            stream_until(site.task("two"))
-    finally:
-        other.close()
-    shutil.rmtree(site.log_dir)
