@@ -3,9 +3,8 @@
 The ways with several transactions (``in_parts``, ``rows.in_lanes``) share it. Replays of files use ``CheckedWriter``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -17,57 +16,15 @@ from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checked import SKIPPING, checked
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter, Phases
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, transaction
-from pyspark_tidb_binlog.sinks.mysql.statements import Statement
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
-
-Phases = Sequence[tuple[str, Iterable[Statement]]]
-"""Statements, each with the failpoint before them."""
-
-
-class Claim(Protocol):
-    """What a transaction writes, as the target records it."""
-
-    def claim(self, session: Session) -> bool:
-        """Record it in the open transaction; False: the target has it, because the answer to an earlier commit was lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedWriter:
-    """Transactions that check the lease, and the effect of each statement."""
-
-    lease: Lease
-    settings: ApplyConfig
-    sessions: Sessions
-    retry_policy: RetryPolicy
-    way_out: str = SKIPPING
-    """How to continue without a row that the target refuses, as for ``checked``."""
-    savepoints: bool = True
-    """As for ``checked``."""
-
-    def write(self, claim: Claim, phases: Phases) -> Sequence[Finding]:
-        """Run the statements in one transaction, which also records what they are of; nothing, if the target has it. Returns the findings."""
-        for attempt in retrying(self.retry_policy):
-            with attempt, transaction(self.sessions, attempt) as session:
-                # The lease is checked here, because ``checked`` may roll back and open another transaction.
-                for effects in checked(session, self.settings, self.way_out, savepoints=self.savepoints):
-                    lease.check(session, self.lease)
-                    if not claim.claim(session):
-                        break
-                    for point, statements in phases:
-                        failpoints.point(point)
-                        effects.run(statements)
-        return effects.findings
 
 
 @dataclass(frozen=True, slots=True)

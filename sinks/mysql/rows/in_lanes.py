@@ -49,7 +49,7 @@ class InLanes:
     def __init__(self, target: RowTarget, connect: Callable[[], Session]) -> None:
         """Accesses nothing. ``connect`` opens a session."""
         self._target = target
-        self._lanes = Lanes(target, connect)
+        self._lanes = Lanes(target.leased, target.settings, connect)
         self.open_span: OpenLanes | None = None
         """The span that is in the target in part."""
         self._interrupted = False

@@ -21,12 +21,14 @@ from functools import partial
 import numpy as np
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
-from pyspark_tidb_binlog.sinks.mysql.row_target import CheckedWriter, RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, StateTable
@@ -121,11 +123,12 @@ class LaneMove:
 class Lanes:
     """Connections and threads of the lanes; opened when they are needed."""
 
-    def __init__(self, target: RowTarget, connect: Callable[[], Session]) -> None:
-        self._target = target
-        self._open = partial(KeptSessions, connect, target.settings.lease_timeout)
-        self._most = target.settings.txn_batch
-        self._seconds = target.settings.txn_batch_time or math.inf
+    def __init__(self, leased: LeasedTarget, settings: ApplyConfig, connect: Callable[[], Session]) -> None:
+        self._leased = leased
+        self._settings = settings
+        self._open = partial(KeptSessions, connect, settings.lease_timeout)
+        self._most = settings.txn_batch
+        self._seconds = settings.txn_batch_time or math.inf
         """A transaction has fewer operations while the last transaction of its lane took longer than this."""
         self._sessions: list[KeptSessions] = []
         self._waiting: dict[int, TransientError | None] = {}
@@ -200,9 +203,8 @@ class Lanes:
 
     def _write(self, move: LaneMove, statements: Sequence[Statement]) -> Sequence[Finding]:
         """Write operations of a lane in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
-        target, lane = self._target, move.lane
-        policy = replace(target.leased.retry_policy, tell=partial(self._tell, lane))
-        writer = CheckedWriter(target.leased.lease, target.settings, self._sessions[lane].use, policy, savepoints=False)
+        policy = replace(self._leased.retry_policy, tell=partial(self._tell, move.lane))
+        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[move.lane].use, policy, savepoints=False)
         findings = writer.write(move, (("before-row-operations", statements), ("before-rows-commit", ())))
         failpoints.point("after-rows-commit")
         return findings
