@@ -12,12 +12,16 @@ rolled back and run again, with the doubtful statements row by row.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.redaction import HIDDEN
+from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.effects import (
     NO_PARTITION,
     StatementResult,
@@ -29,7 +33,9 @@ from pyspark_tidb_binlog.sinks.mysql.effects import (
     refused_by_another,
     removed_another,
 )
-from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, Session, Sessions, transaction
 from pyspark_tidb_binlog.sinks.mysql.statements import Ahead, Effect, Statement
 
 _log = logging.getLogger(__name__)
@@ -43,7 +49,7 @@ _NOT_COMPARABLE = frozenset({1267, 1525, 3854})
 or a date with one that MySQL does not take for a date."""
 
 
-_SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
+SKIPPING = "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]"
 
 
 class Effects:
@@ -227,7 +233,7 @@ class Effects:
         return f"{statement.origin.table}, key {key}, commit_ts {ts} ({as_time(ts)})"
 
 
-def checked(session: Session, apply: ApplyConfig, way_out: str = _SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
+def checked(session: Session, apply: ApplyConfig, way_out: str = SKIPPING, *, savepoints: bool = True) -> Iterator[Effects]:
     """Yield what runs the statements of the open transaction of ``session``; again, after a rollback, where a statement could not be rolled back by itself.
 
     The block does everything that belongs to the transaction, and runs its statements through ``Effects.run``, the same ones each time.
@@ -254,6 +260,45 @@ def checked(session: Session, apply: ApplyConfig, way_out: str = _SKIPPING, *, s
         session.begin()
     if effects.findings and apply.on_finding == "stop":
         _stop_at(effects.findings, apply)
+
+
+Phases = Sequence[tuple[str, Iterable[Statement]]]
+"""Statements, each with the failpoint before them."""
+
+
+class Claim(Protocol):
+    """What a transaction writes, as the target records it."""
+
+    def claim(self, session: Session) -> bool:
+        """Record it in the open transaction; False: the target has it, because the answer to an earlier commit was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWriter:
+    """Transactions that check the lease, and the effect of each statement."""
+
+    lease: Lease
+    settings: ApplyConfig
+    sessions: Sessions
+    retry_policy: RetryPolicy
+    way_out: str = SKIPPING
+    """How to continue without a row that the target refuses, as for ``checked``."""
+    savepoints: bool = True
+    """As for ``checked``."""
+
+    def write(self, claim: Claim, phases: Phases) -> Sequence[Finding]:
+        """Run the statements in one transaction, which also records what they are of; nothing, if the target has it. Returns the findings."""
+        for attempt in retrying(self.retry_policy):
+            with attempt, transaction(self.sessions, attempt) as session:
+                # The lease is checked here, because ``checked`` may roll back and open another transaction.
+                for effects in checked(session, self.settings, self.way_out, savepoints=self.savepoints):
+                    lease.check(session, self.lease)
+                    if not claim.claim(session):
+                        break
+                    for point, statements in phases:
+                        failpoints.point(point)
+                        effects.run(statements)
+        return effects.findings
 
 
 def _stop_at(findings: Sequence[Finding], settings: ApplyConfig) -> None:

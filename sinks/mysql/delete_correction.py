@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.engine.batch import with_rows
 from pyspark_tidb_binlog.sinks.engine.fold import BEFORE, Indexes, Mask, TableChanges, first_events, fold
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.matching import OldRows, differ, key_numbers
-from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, RowSource, builder_of, sliced, work_of
+from pyspark_tidb_binlog.sinks.mysql.plan import EventRows, Images, PlanLimits, builder_of, sliced, work_of
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Statement
 
 _STRANGERS = (
@@ -55,7 +55,7 @@ class DeleteCorrection:
         flavour: Flavour = Flavour.MARIADB,
     ) -> None:
         self._events = with_rows(events.append_column("key", keys), tables)
-        self._source = RowSource(self._events)
+        self._source = EventRows(self._events)
         self._first = first_events(self._events)
         ids = np.unique(self._source.table_ids).tolist()
         self._builders = {i: builder_of(tables[i], limits, flavour) for i in ids}

@@ -10,11 +10,12 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Wri
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql import parallel
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, Reason, SafeBounds
+from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, Reason, SafeBounds, commits_lost
 from pyspark_tidb_binlog.sinks.mysql.structure import PartsOutdated
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -80,7 +81,7 @@ class InParts:
     def _write(self, events: KeyedEvents, step: RowsStep, safe: SafeSpan | None, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """Apply all parts, and end the span when the target has all that it has answered: parts that it has lost since are applied again."""
         target = self._target
-        how = parallel.PartPlan(
+        how = PartPlan(
             (step.after_ts, step.upto_ts),
             dict(step.tables),
             target.flavour,
@@ -102,12 +103,7 @@ class InParts:
                     lost = self._end(session, step, to.parts, done.phases)
             if not lost:
                 return written
-            _log.warning(
-                "the target has lost %d parts of (%d, %d] that it had committed; they are applied again. Did the server crash with "
-                "innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place?",
-                lost,
-                *how.span,
-            )
+            _log.warning("%s", commits_lost(f"{lost} parts of ({step.after_ts}, {step.upto_ts}]", "They are applied again"))
 
     def _end(self, session: Session, step: RowsStep, parts: int, answered: frozenset[tuple[int, str]]) -> int:
         """How many parts the target lacks that it has answered; if none, the span is closed."""
@@ -120,7 +116,7 @@ class InParts:
         failpoints.point("before-downstream-commit")
         return 0
 
-    def _apply_phases(self, events: KeyedEvents, how: parallel.PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
+    def _apply_phases(self, events: KeyedEvents, how: PartPlan, to: parallel.PartTarget, clock: StageClock) -> parallel.PartsDone:
         """Apply all parts in one Spark job if they can run at the same time, else in a second one those that could not wait for the others; in a third one
         where the target lost deletes meanwhile, which the second has repeated.
         """
@@ -138,8 +134,8 @@ class InParts:
                 return replace(done, written=written, phases=answered)
             self._together = False
         raise ApplyError(
-            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written, because markers of finished deletes are missing in "
-            f"{to.apply.checkpoint_schema}.spark_state. Were rows deleted there? Start the Drainer again: the start finishes the span"
+            f"{done.left} of {to.parts} parts of ({to.after_ts}, {to.upto_ts}] are not written, because {to.apply.checkpoint_schema}.spark_state "
+            "does not say that all deletes of the span are done. Were rows deleted there? Start the Drainer again: the start finishes the span"
         )
 
     def _ship(self, events: KeyedEvents) -> ShippedTarget:

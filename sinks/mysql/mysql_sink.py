@@ -69,11 +69,18 @@ class MySQLSink(Sink):
     """One target of one stream."""
 
     def __init__(
-        self, config: DrainerConfig, cluster_id: int, pause: Callable[[float], None] = time.sleep, now: Callable[[], int] | None = None
+        self,
+        config: DrainerConfig,
+        cluster_id: int,
+        pause: Callable[[float], None] = time.sleep,
+        now: Callable[[], int] | None = None,
+        *,
+        logged: bool = False,
     ) -> None:
         """``cluster_id`` 0: the only one that the target has a record of. ``pause`` sleeps between retries; it may raise to stop them.
-        ``now``: the upstream's timestamp of now; None: by this machine's clock.
+        ``now``: the upstream's timestamp of now; None: by this machine's clock. ``logged``: there is a relay log of all that a Drainer had begun.
         """
+        self._logged = logged
         self._config = config
         self._settings = config.apply
         self._cluster_id = cluster_id
@@ -86,11 +93,11 @@ class MySQLSink(Sink):
         self._ddl_sessions = KeptSessions(self._connect_for_ddls, config.apply.lease_timeout)
         """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._tables = TablesThere(config.apply)
-        self._row_target = RowTarget(config.apply, self._leased, self._record, self._safe, self._tables)
-        self._parts = InParts(self._row_target, config)
+        self.row_target = RowTarget(config.apply, self._leased, self._record, self._safe, self._tables)
+        self._parts = InParts(self.row_target, config)
         self._begun_in_parts = (0, 0)
         """The span that an earlier life has begun in parts."""
-        self._lanes = InLanes(self._row_target, self._connect, self._retry_policy)
+        self._lanes = InLanes(self.row_target, self._connect)
         self._unset: set[str] = set()
         """Sequences that are findings already."""
 
@@ -100,7 +107,7 @@ class MySQLSink(Sink):
             with attempt, self._leased.session(attempt) as session:
                 self._get_to_know(session)
         identity = self._leased.take(self._cluster_id).target
-        self._row_target.history, record = history, self._record
+        self.row_target.history, record = history, self._record
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
@@ -123,27 +130,26 @@ class MySQLSink(Sink):
                 kept = record.rows.read(session)
                 applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
-        bounds, self._lanes.open = kept.safe_bounds(record.commit_ts), kept.lanes_at(record.commit_ts)
+        bounds, self._lanes.open_span = kept.safe_bounds(record.commit_ts), kept.lanes_at(record.commit_ts)
         if bounds.end_ts:
             self._safe.begin(bounds, doubt.why or choice.words or "an earlier life of this Drainer began it")
         if not found.known:
             # Filled by a dump or a copy, with what was visible then.
             applied = applied.covering(record.commit_ts, history())
             record.save_first(applied)
-        record.consistent = found.unfinished is None and self._lanes.open is None
+        record.consistent = found.unfinished is None and self._lanes.open_span is None
         record.begin(record.commit_ts if moved or not found.known else found.commit_ts, applied)
-        unfinished = self._unfinished(found)
+        unfinished = self._unfinished(found, kept)
         return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version, unfinished=unfinished), applied, frozen)
 
-    def _unfinished(self, found: TargetProgress) -> UnfinishedSpan | None:
-        """The span that is read again exactly, whatever the source would make the next batch of: begun in parts, or in lanes."""
+    def _unfinished(self, found: TargetProgress, state: State) -> UnfinishedSpan | None:
+        """The span that is read again exactly, whatever the source would make the next batch of: begun in parts, in lanes, or from a relay log."""
         if found.unfinished is not None:
             self._begun_in_parts = (found.unfinished.after_ts, found.unfinished.upto_ts)
             return found.unfinished
-        left = self._lanes.open
-        if left is None:
-            return None
-        return UnfinishedSpan(self.commit_ts, left.upto_ts, self._settings.parts, frozenset(), relayed=left.relayed)
+        left = self._lanes.open_span
+        upto_ts = left.upto_ts if left is not None else state.relayed_upto(self.commit_ts)
+        return UnfinishedSpan(self.commit_ts, upto_ts, self._settings.parts, frozenset(), relayed=left is None) if upto_ts else None
 
     def defer(self, note: Note) -> None:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
@@ -188,8 +194,8 @@ class MySQLSink(Sink):
     # Opening.
 
     def _get_to_know(self, session: Session) -> None:
-        self._row_target.flavour = session.flavour
-        self._row_target.limits = PlanLimits().within(session.max_allowed_packet)
+        self.row_target.flavour = session.flavour
+        self.row_target.limits = PlanLimits().within(session.max_allowed_packet)
         self._cluster_id = self._cluster_id or only_cluster(session, self._settings.checkpoint_schema, self._record.table)
 
     def _read_record(self, session: Session) -> tuple[Checkpoint | None, State]:
@@ -204,7 +210,11 @@ class MySQLSink(Sink):
 
     def _doubt(self, found: TargetProgress, state: State) -> Doubt:
         """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
-        return doubt_of(found, state, self._record.commit_ts)
+        doubt = doubt_of(found, state, self._record.commit_ts)
+        if not (doubt.crashed and self._logged):
+            return doubt
+        # All that the Drainer had begun is replayed. Its schema-version stays as it is: without the upstream there is no history to look it up in.
+        return replace(doubt, crashed=False, ours=True, upto_ts=0, why="")
 
     def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
@@ -235,7 +245,7 @@ class MySQLSink(Sink):
 
     def set_sequences(self, setvals: Sequence[SetVal]) -> Sequence[Finding]:
         """Set the sequences in a transaction that checks the lease, although no rollback takes a SETVAL back (``Sink.set_sequences``)."""
-        if self._row_target.flavour is Flavour.MYSQL or not self._settings.sync_ddl:
+        if self.row_target.flavour is Flavour.MYSQL or not self._settings.sync_ddl:
             return ()
         with self._record.one_at_a_time:
             for attempt in self._leased.retrying():
@@ -251,9 +261,10 @@ class MySQLSink(Sink):
         """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
             written = Written()
-            for here in self._lanes.cut(step) if self._lanes.open is not None else (step,):
+            self._lanes.refresh()
+            for here in self._lanes.cut(step) if self._lanes.open_span is not None else (step,):
                 some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
-                done = self._row_target.apply(some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
+                done = self.row_target.apply(some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
                 written = written.plus(done)
             self._record.note_sync_point(step.applied)
             return written
@@ -264,6 +275,7 @@ class MySQLSink(Sink):
         A span that was begun in parts, or in lanes, is finished so.
         """
         with self._record.one_at_a_time:
+            self._lanes.refresh()
             if self._folds(step) or (step.after_ts, step.upto_ts) == self._begun_in_parts:
                 return self._parts.apply(events, step, skipped_ts, clock)
             written = Written()
@@ -275,7 +287,7 @@ class MySQLSink(Sink):
 
     def _folds(self, step: RowsStep) -> bool:
         """Whether net changes are applied; a span that was begun row by row is finished so."""
-        return self._settings.net_change and (self._lanes.open is None or not self._lanes.is_open(step))
+        return self._settings.net_change and (self._lanes.open_span is None or not self._lanes.is_open(step))
 
     # DDLs.
 

@@ -38,7 +38,7 @@ def doubt_of(found: TargetProgress, state: State, commit_ts: int) -> Doubt:
 
     ``state``: what the target records beside the checkpoint; ``commit_ts``: after which the stream begins.
     """
-    open_upto, beyond, around = open_row_by_row(state, commit_ts), state.beyond(commit_ts), state.beyond(commit_ts, around=True)
+    open_upto, beyond, around = open_row_by_row(state, commit_ts), state.beyond(commit_ts), state.around(commit_ts)
     marked = state.is_ours(found.commit_ts if found.known else commit_ts, consistent=found.consistent)
     ours = bool(found.unfinished or open_upto) or marked
     if found.known and not found.consistent and not ours:
@@ -52,9 +52,9 @@ def doubt_of(found: TargetProgress, state: State, commit_ts: int) -> Doubt:
 
 
 def open_row_by_row(state: State, commit_ts: int) -> int:
-    """The end of the span that was begun row by row at ``commit_ts``; 0: there is none."""
+    """The end of the span that was begun row by row at ``commit_ts``, by lanes or by a recovery from the relay log; 0: there is none."""
     lanes = state.lanes_at(commit_ts)
-    return lanes.upto_ts if lanes is not None and lanes.after_ts == commit_ts else 0
+    return lanes.upto_ts if lanes is not None and lanes.after_ts == commit_ts else state.relayed_upto(commit_ts)
 
 
 def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:

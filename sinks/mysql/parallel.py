@@ -15,10 +15,9 @@ Which rows form a part: ``sinks.engine.keyed``.
 
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -26,28 +25,20 @@ from pyspark import TaskContext
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, SchemaMismatch
-from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
-from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
-from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch_report import Written
-from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows, Indexes, Mask, ends_of, marked, subset_numbers
-from pyspark_tidb_binlog.sinks.engine.identity import numbered, repeated, row_numbers, sharing
-from pyspark_tidb_binlog.sinks.engine.keyed import IN_MEMORY, KEYED, KeyedEvents, RowSpool, Span, unpack
+from pyspark_tidb_binlog.sinks.engine.keyed import KEYED, KeyedEvents, RowSpool, unpack
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checked import checked
-from pyspark_tidb_binlog.sinks.mysql.delete_correction import DeleteCorrection
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan, PartPlans
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import patient, retrying
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, kept_sessions, session_for, transaction
 from pyspark_tidb_binlog.sinks.mysql.state_table import Part, StateTable
-from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
+from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from pyspark_tidb_binlog.sinks.mysql.structure import OUTDATED, PartsOutdated
 
 DONE = pa.schema(
@@ -89,32 +80,6 @@ class PartTarget:
     def part(self, number: int, phase: Phase) -> Part:
         """One part and phase of the span."""
         return Part(self.after_ts, self.upto_ts, number, self.parts, phase.value)
-
-
-@dataclass(frozen=True, slots=True)
-class PartPlan:
-    """How executors plan a part. Picklable."""
-
-    span: Span
-    tables: Mapping[int, TableAt]
-    flavour: Flavour
-    limits: PlanLimits
-    skipped_ts: frozenset[int]
-    """commit_ts of the transactions of the span to skip."""
-    gone: frozenset[int]
-    """Ids of tables whose rows are not written."""
-    left_out: frozenset[tuple[int, int]] = frozenset()
-    """(table id, operation) of row changes that are not written."""
-    hidden: HiddenRows | None = None
-    """The images that conditions hide."""
-    safe: SafeSpan | None = None
-    """None: not in safe mode."""
-    ring: bool = False
-    """Whether transactions that came back in a ring were left out before."""
-
-    def chosen(self, rows: pa.Table) -> pa.Table:
-        """The ``rows`` that concern the span, also those of transactions to skip."""
-        return wanted(rows_between(rows, *self.span), self.gone, self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +128,7 @@ def apply_phases(events: KeyedEvents, how: PartPlan, to: PartTarget, *, together
                 if error.errno not in OUTDATED:
                     raise
                 # As an exception it would reach the driver as Spark's, as a text, and end the stream.
-                yield _reported(part, REFUSED, 0, 0.0, error)
+                yield _reported(part, REFUSED, 0.0, error)
 
     done = events.overlapping(how.span).mapInArrow(run, ddl_of(DONE)).toArrow()
     phases = done.column("phase")
@@ -190,18 +155,18 @@ def _part_of(rows: pa.Table) -> int:
 def apply_part(part: int, rows: pa.Table, how: PartPlan, to: PartTarget, patience: float) -> Iterator[pa.RecordBatch]:
     """Apply the ``rows`` (``KEYED``) of one part; yields ``DONE``. ``patience``: seconds to wait for the deletes of the other parts."""
     begun = time.monotonic()
-    plans = _PartPlans(rows, how)
+    plans = PartPlans(rows, how)
     deleted = _write_part(to, part, Phase.DELETE, plans)
-    yield _row(part, Phase.DELETE.value, deleted or Written(), time.monotonic() - begun)
+    yield _reported(part, Phase.DELETE.value, time.monotonic() - begun, deleted or Written())
     if not rows.num_rows:
         return
     begun = time.monotonic()
     if not _others_deleted(to, how.skipped_ts, patience):
-        yield _row(part, LEFT, Written(), time.monotonic() - begun)
+        yield _reported(part, LEFT, time.monotonic() - begun, Written())
         return
     failpoints.point("between-phases")
     written = _write_part(to, part, Phase.WRITE, plans)
-    yield _row(part, LEFT if written is None else Phase.WRITE.value, written or Written(), time.monotonic() - begun)
+    yield _reported(part, LEFT if written is None else Phase.WRITE.value, time.monotonic() - begun, written or Written())
 
 
 def _others_deleted(to: PartTarget, skipped: frozenset[int], patience: float) -> bool:
@@ -223,209 +188,8 @@ def _all_deleted(session: Session, to: PartTarget, skipped: frozenset[int]) -> b
     return to.record.deletes_done(session, (to.part(number, Phase.DELETE) for number in range(to.parts)), skipped)
 
 
-class _PartPlans:
-    """The statements of one part. Each time they are planned anew, except that a part of one subset keeps its plan.
-
-    Each further subset begins with a statement that does nothing. Many subsets may have no other statement, and the server
-    would close the idle connection while they are planned.
-    """
-
-    def __init__(self, rows: pa.Table, how: PartPlan) -> None:
-        rows = _told_apart(rows, how)
-        self._how = how
-        self._rows = rows
-        few = rows.nbytes <= IN_MEMORY
-        needed = _all_without if how.safe else _ends_without
-        wanted = needed(rows, how.skipped_ts)
-        if not how.safe:
-            wanted = wanted | self._births(how.skipped_ts)
-        self._numbers = None if few else _subset_numbers(rows, wanted)
-        self._only = self._plan(without(rows, "commit_ts", how.skipped_ts).combine_chunks()) if few else None
-
-    @property
-    def skipped(self) -> frozenset[int]:
-        """The transactions that it is planned without."""
-        return self._how.skipped_ts
-
-    def deletes(self) -> Iterator[Statement]:
-        return self._statements(lambda plan: plan.deletes)
-
-    def writes(self) -> Iterator[Statement]:
-        return self._statements(SpanPlan.writes)
-
-    def corrections(self, before: frozenset[int], findings: list[Finding]) -> Iterator[Statement]:
-        """Corrects the deletes planned without the transactions ``before`` to ``deletes``; adds what stays uncertain to ``findings``. All rows are inserted again
-        first, because the deletes must also find them among equal rows without a key.
-        """
-        rows, how = self._rows, self._how
-        ends = [self._births(frozenset()), *(_ends_without(rows, skipped) for skipped in (frozenset[int](), before, self.skipped))]
-        numbers = _subset_numbers(rows, _touched(rows, before ^ self.skipped) & np.logical_or.reduce(ends))
-        for kind in (DeleteCorrection.restores, DeleteCorrection.deletes):
-            for subset in _subsets(rows, numbers):
-                events, keys = marked(subset.select(ROW_EVENT.names), how.hidden), subset.column("key").combine_chunks()
-                some = DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
-                if kind is DeleteCorrection.restores:
-                    findings += some.doubts()
-                yield _NOTHING
-                yield from kind(some)
-
-    def partly_applied(self, before: frozenset[int]) -> list[Finding]:
-        """What is in the target, or missing there, because this part was written without the transactions ``before``."""
-        concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
-        counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
-        named = [(row["commit_ts"], self._how.tables.get(row["table_id"]), row["count_all"]) for row in counted]
-        known = [(ts, at, n) for ts, at, n in named if at is not None]
-        return [_partly(ts, at, n, left_out=ts in before) for ts, at, n in known]
-
-    def _births(self, skipped: frozenset[int]) -> Mask:
-        """Which of the part's events insert a row into a table with columns of its own: between two others they make it another row."""
-        others = [i for i, table in self._how.tables.items() if table.others]
-        born: Mask = np.zeros(self._rows.num_rows, dtype=bool)
-        if others:
-            born = np.isin(self._rows.column("table_id").to_numpy(), others) & (self._rows.column("op").to_numpy() == Op.INSERT)
-            born &= ~np.isin(self._rows.column("commit_ts").to_numpy(), list(skipped))
-        return born
-
-    def _statements(self, kind: Callable[[SpanPlan], Iterable[Statement]]) -> Iterator[Statement]:
-        if self._only is not None:
-            yield from kind(self._only)
-        elif self._numbers is not None:
-            for subset in _subsets(self._rows, self._numbers):
-                plan = self._plan(subset)
-                yield _NOTHING
-                yield from kind(plan)
-
-    def _plan(self, rows: pa.Table) -> SpanPlan:
-        how, keys = self._how, rows.column("key").combine_chunks()
-        if keys.null_count:
-            raise _keyless_rows(rows)
-        events = marked(rows.select(ROW_EVENT.names), how.hidden)
-        if how.safe is not None:
-            return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, how=how.safe)
-        return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
-
-    def require_same(self, before: frozenset[int]) -> None:
-        """Refuse other transactions to skip than ``before`` in safe mode: more is deleted there than can be inserted again.
-
-        Raises:
-            ApplyError: the deletes were planned without other transactions: ``before``.
-        """
-        if self._how.safe:
-            raise ApplyError(
-                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {sorted(before)}, and its deletes are committed. "
-                f"Start with that value, and change it when the checkpoint has reached {self._how.span[1]}"
-            )
-
-
-_NOTHING = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
-
-
-def _partly(commit_ts: int, at: TableAt, changes: int, *, left_out: bool) -> Finding:
-    how = "left out" if left_out else "written"
-    words = f"the transaction is skipped in part: {changes} of its row changes were {how} before syncer.ignore-txn-commit-ts was changed"
-    return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), commit_ts)
-
-
-def _with_keys(rows: pa.Table) -> pa.Table:
-    """``rows`` with an empty key where a transaction that is skipped changes an unknown table."""
-    keys = rows.column("key")
-    return rows.set_column(rows.schema.get_field_index("key"), "key", pc.fill_null(keys, b"")) if keys.null_count else rows
-
-
-def _told_apart(rows: pa.Table, how: PartPlan) -> pa.Table:
-    """``rows`` with an identity of its own for each row, also for rows that share a ``_tidb_rowid``; this includes transactions to skip."""
-    if not rows.num_rows or not sharing(how.tables):
-        return rows
-    keys = _with_keys(rows).column("key").combine_chunks()
-    again = repeated(rows.column("table_id").to_numpy(), keys, how.tables) & rows.column("key").is_valid().to_numpy()
-    if not again.any():
-        return rows
-    gapped = frozenset(how.tables) if how.ring else frozenset(table_id for table_id, _ in how.left_out)
-    subsets, found = _subset_numbers(rows, again), np.zeros(rows.num_rows, dtype=np.int64)
-    for number, subset in enumerate(_subsets(rows, subsets)):
-        found[subsets == number] = _row_numbers(subset, how, gapped)
-    if not found.any():
-        return rows
-    return rows.set_column(rows.schema.get_field_index("key"), "key", numbered(rows.column("key").combine_chunks(), found))
-
-
-def _row_numbers(rows: pa.Table, how: PartPlan, gapped: frozenset[int]) -> Indexes:
-    """``row_numbers``; without the transactions to skip where a row is damaged, which may be why they are skipped."""
-    try:
-        return row_numbers(rows, rows.column("key").combine_chunks(), how.tables, gapped)
-    except Corruption:
-        chosen = _all_without(rows, how.skipped_ts)
-        if chosen.all():
-            raise
-        left, found = rows.filter(pa.array(chosen)).combine_chunks(), np.zeros(rows.num_rows, dtype=np.int64)
-        found[chosen] = row_numbers(left, left.column("key").combine_chunks(), how.tables, frozenset(how.tables))
-        return found
-
-
-def _ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
-    """Which of ``rows`` are the first or the last event of their row, without the transactions ``skipped``."""
-    events = _with_keys(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
-    if not skipped:
-        return ends_of(events)
-    chosen = ~np.isin(events.column("commit_ts").to_numpy(), list(skipped))
-    chosen[chosen] = ends_of(events.filter(pa.array(chosen)))
-    return chosen
-
-
-def _all_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
-    """Which of ``rows`` are not of the transactions ``skipped``."""
-    found: Mask = ~np.isin(rows.column("commit_ts").to_numpy(), list(skipped))
-    return found
-
-
-def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
-    """Which of ``rows`` have the key of one that these transactions change."""
-    theirs = np.isin(rows.column("commit_ts").to_numpy(), list(transactions))
-    touched: Mask = pc.is_in(rows.column("key"), rows.column("key").filter(pa.array(theirs))).to_numpy()
-    return touched
-
-
-def _subset_numbers(rows: pa.Table, needed: Mask) -> Indexes:
-    """The subset of each of ``rows``: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where the row is not ``needed``."""
-    if bool(np.any(needed & rows.column("key").is_null().to_numpy())):
-        raise _keyless_rows(rows.filter(pa.array(needed)))
-    keys = _with_keys(rows).column("key").combine_chunks().filter(pa.array(needed))
-    sizes = pc.binary_length(rows.column("row")).to_numpy()[needed].astype(np.int64) + 1
-    numbers = np.full(rows.num_rows, -1, dtype=np.int64)
-    numbers[needed] = subset_numbers(rows.column("table_id").to_numpy()[needed], keys, sizes, -(-rows.nbytes // IN_MEMORY))
-    return numbers
-
-
-def _subsets(rows: pa.Table, numbers: Indexes) -> Iterator[pa.Table]:
-    for number in range(int(numbers.max(initial=-1)) + 1):
-        yield _only(rows, numbers == number).combine_chunks()
-
-
-def _only(rows: pa.Table, mask: Mask) -> pa.Table:
-    """The rows selected by ``mask``, filtered batch by batch: filtering the whole table would first combine it into one array."""
-    if bool(mask.all()):
-        return rows
-    found, at = [], 0
-    for batch in rows.to_batches():
-        found.append(batch.filter(pa.array(mask[at : at + batch.num_rows])))
-        at += batch.num_rows
-    return pa.Table.from_batches(found, rows.schema)
-
-
-def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
-    first = rows.drop_columns(["row"]).filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
-    return SchemaMismatch(
-        f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no "
-        "row identity, because the DDL history has no such table at that version. Check that spark.tidb-status is the history of this cluster. "
-        "If it does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
-    )
-
-
-def _row(part: int, phase: str, done: Written, seconds: float) -> pa.RecordBatch:
-    return _reported(part, phase, done.rows, seconds, done.findings)
-
-
-def _reported(part: int, phase: str, rows: int, seconds: float, detail: object) -> pa.RecordBatch:
+def _reported(part: int, phase: str, seconds: float, done: Written | ApplyError) -> pa.RecordBatch:
+    rows, detail = (done.rows, done.findings) if isinstance(done, Written) else (0, done)
     values = (part, phase, rows, int(seconds * 1e6), pickle.dumps(detail))
     return pa.RecordBatch.from_arrays([pa.array([v], f.type) for v, f in zip(values, DONE, strict=True)], schema=DONE)
 
@@ -435,7 +199,7 @@ def _together(done: pa.Table) -> Written:
     return Written(sum(done.column("rows").to_pylist()), tuple(findings))
 
 
-def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
+def _write_part(to: PartTarget, part: int, phase: Phase, plans: PartPlans) -> Written | None:
     """One transaction: check the lease, write the marker and the data. Does nothing when the marker exists, and needs no correction.
 
     Returns None, and writes nothing, if deletes are missing that the target had answered. The target lost them with its last transactions (a crash with
@@ -448,38 +212,34 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> W
     return done
 
 
-def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans) -> Written | None:
+def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: PartPlans) -> Written | None:
     """All that belongs to the transaction; as ``_write_part``."""
     for effects in checked(session, to.apply):
         lease.check(session, to.lease)
         if phase is Phase.WRITE and not _all_deleted(session, to, plans.skipped):
             return None
-        rows, findings = 0, list[Finding]()
-        if to.record.claim(session, to.part(part, phase), plans.skipped):
-            rows += effects.run(plans.deletes()) if phase is Phase.DELETE else 0
-            rows += effects.run(plans.writes()) if phase is Phase.WRITE else 0
-        else:
-            statements = _corrected(session, to, part, phase, plans, findings)
-            if statements is None:
-                return Written()
-            rows += effects.run(statements)
+        findings: list[Finding] = []
+        statements = _claimed(session, to, part, phase, plans, findings)
+        if statements is None:
+            return Written()
+        rows = effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
     return Written(rows, (*findings, *effects.findings))
 
 
-def _corrected(
-    session: Session, to: PartTarget, part: int, phase: Phase, plans: _PartPlans, findings: list[Finding]
+def _claimed(
+    session: Session, to: PartTarget, part: int, phase: Phase, plans: PartPlans, findings: list[Finding]
 ) -> Iterable[Statement] | None:
-    """What is still to be done for a part and phase that is marked as done; None: nothing. Once the statements are planned, ``findings`` has those
-    that do not come from their effects.
-    """
-    deletes = to.part(part, Phase.DELETE)
-    before = to.record.planned_without(session, deletes) if phase is Phase.DELETE else None
+    """What is still to be done for a part and phase, which is marked as done with it; None: nothing. ``findings`` gets what no effect of a statement shows."""
+    record, deletes = to.record, to.part(part, Phase.DELETE)
+    if record.claim(session, to.part(part, phase), plans.skipped):
+        return plans.deletes() if phase is Phase.DELETE else plans.writes()
+    before = record.planned_without(session, deletes) if phase is Phase.DELETE else None
     if before is None or before == plans.skipped:
         return None
     plans.require_same(before)
-    to.record.correct(session, deletes, plans.skipped)
-    written = to.record.planned_without(session, to.part(part, Phase.WRITE))
+    record.correct(session, deletes, plans.skipped)
+    written = record.planned_without(session, to.part(part, Phase.WRITE))
     if written is None:
         return plans.corrections(before, findings)
     findings += plans.partly_applied(written)

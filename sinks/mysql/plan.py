@@ -15,8 +15,9 @@ beginnings of its statements, is decided once (``TableBuilder``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -69,30 +70,16 @@ class PlanLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanCounts:
-    """Input and output counts of a plan."""
-
-    events: int = 0
-    deleted: int = 0
-    written: int = 0
-    ignored: int = 0
-    """Events of tables that hold no rows on the target."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The statements of a span: ``deletes`` first, then ``writes``."""
 
     deletes: tuple[Statement, ...] = ()
     writes: tuple[Statement, ...] = ()
-    counts: PlanCounts = field(default_factory=PlanCounts)
 
 
 def planned(span: "SpanPlan") -> Plan:
     """Return all statements of ``span`` at once."""
-    writes = tuple(span.writes())
-    counts = PlanCounts(span.events, sum(s.rows for s in span.deletes), sum(s.rows for s in writes), span.ignored)
-    return Plan(deletes=span.deletes, writes=writes, counts=counts)
+    return Plan(span.deletes, tuple(span.writes()))
 
 
 class SpanPlan:
@@ -125,14 +112,10 @@ class SpanPlan:
     ) -> None:
         if keys is not None:
             events = events.append_column("key", keys)
-        self.events = events.num_rows
-        """Number of events."""
         events = with_rows(events, tables)
-        self.ignored = self.events - events.num_rows
-        """Number of events of tables that hold no rows on the target."""
         if keys is None:
             events = events.append_column("key", identities(events, tables, gapped))
-        source = source or RowSource(events)
+        source = source or EventRows(events)
         self._tables, self._limits, self._flavour = tables, limits, flavour
         self._work = self._works(events, source)
         self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
@@ -160,8 +143,28 @@ SLICE = 8_000
 """Rows to write that are converted at a time: whole statements of ``PlanLimits.max_rows``, and few enough to stay in the CPU cache."""
 
 
-class RowSource(EventColumns):
-    """The events' columns, and the images of their rows."""
+class OldRowSource(Protocol):
+    """Events, and the rows before them."""
+
+    versions: Indexes
+    commit_ts: Indexes
+
+    def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
+        """The rows before the events."""
+
+
+class RowSource(OldRowSource, Protocol):
+    """Events, and the rows before and after them."""
+
+    ops: Indexes
+    table_ids: Indexes
+
+    def new_images(self, table: TableAt, indexes: Indexes) -> "Images":
+        """The rows after the events."""
+
+
+class EventRows(EventColumns):
+    """The rows of events as bytes (``RowSource``)."""
 
     def old_rows(self, table: TableAt, indexes: Indexes) -> OldRows:
         """The rows before the events."""
@@ -285,7 +288,7 @@ class TableBuilder:
         }
         """What the statements of each effect have in common, and what ends them."""
 
-    def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
+    def deletes(self, old: OldRows, source: OldRowSource) -> list[Statement]:
         """Statements that delete these rows."""
         found: list[Statement] = []
         for match in matches(self.table, old, source.versions) if len(old.events) else ():
@@ -313,7 +316,7 @@ class TableBuilder:
             noted.append((FindingKind.VALUE, words, np.ones(new.rows.num_rows, dtype=bool)))
         return RowTexts(shape, tail, rows, new.commit_ts, self.limits.max_rows, self._zero_enums(new.rows) if self._enums else [], noted)
 
-    def updated(self, match: ByKey | ByColumns, new: Images, source: RowSource) -> RowTexts:
+    def updated(self, match: ByKey | ByColumns, new: Images, source: OldRowSource) -> RowTexts:
         """The texts of an UPDATE for each row that ``match`` finds, to its image in ``new``: the row keeps what the target alone has."""
         cells = self._cells(new.rows, self.columns)
         leads = [f"{quote_name(c.name)}=".encode() for c in self.columns]
@@ -327,7 +330,7 @@ class TableBuilder:
         begins = pc.binary_length(settings).to_numpy().astype(np.int64) + len(WHERE)
         return RowTexts(shape, tail, rows, new.commit_ts, 1, self._zero_enums(new.rows), self._noted(new.rows), begins)
 
-    def removed(self, match: ByKey | ByColumns, source: RowSource) -> RowTexts:
+    def removed(self, match: ByKey | ByColumns, source: OldRowSource) -> RowTexts:
         """The texts of DELETEs that each find one row for each of ``match``."""
         old, (schema, name) = match.rows, (self.table.schema, self.table.name)
         commit_ts = source.commit_ts[old.events]
@@ -361,10 +364,10 @@ class TableBuilder:
             head = head if phase is Phase.DELETE else b"REPLACE" + head.removeprefix(b"INSERT")
         return Statement(head, 0, phase, effect, origin, superseded=self._superseded)
 
-    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: RowSource) -> list[Statement]:
+    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: OldRowSource) -> list[Statement]:
         return self.removed(ByKey(key, old), source).split(self.limits.max_bytes)
 
-    def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
+    def _by_columns(self, match: ByColumns, old: OldRows, source: OldRowSource) -> list[Statement]:
         """One statement for all equal rows: its LIMIT preserves further equal rows in the table."""
         shape = self._shape(delete_head(self.table.schema, self.table.name), Effect.REMOVES, ())
         columns = {"condition": self._conditions(match, old, source), "ts": source.commit_ts[old.events]}
@@ -383,7 +386,7 @@ class TableBuilder:
             for i, (condition, count) in enumerate(zip(conditions, counts, strict=True))
         ]
 
-    def _conditions(self, match: ByColumns, old: OldRows, source: RowSource) -> pa.BinaryArray:
+    def _conditions(self, match: ByColumns, old: OldRows, source: OldRowSource) -> pa.BinaryArray:
         """The WHERE condition of each row, and an ORDER BY that prefers the likeliest of the matching rows."""
         indexed = indexed_columns(self.info)
         certain = [(match_condition(c, self.flavour, c.name in indexed), c, old.images) for c in match.certain]
@@ -394,7 +397,7 @@ class TableBuilder:
         terms = [(lead, texts, self._sought(images, [c])[0]) for lead, (texts, c, images) in zip(leads, certain + guesses, strict=False)]
         return join_conditions(b"", terms, b" DESC" if guesses else b"")
 
-    def _guess(self, column: ColumnInfo, old: OldRows, source: RowSource) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
+    def _guess(self, column: ColumnInfo, old: OldRows, source: OldRowSource) -> list[tuple[tuple[bytes, ...], ColumnInfo, pa.RecordBatch]]:
         """The likely value of a column that the images lack: the former value converted by a MODIFY COLUMN, else the default."""
         writer = replace(self.table, info=self.table.written_as(int(source.versions[old.events[0]])))
         former = next((c for c in writer.info.target_columns() if c.name == column.name and c.id != column.id), None)

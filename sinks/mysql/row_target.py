@@ -1,9 +1,9 @@
-"""The target as rows are written to it: a step fitted to its tables, and one transaction of the driver with the record of the step's end. [db]
+"""The target as rows are written to it: a step fitted to its tables, and transactions of the driver with the record of what they write. [db]
 
-The ways with several transactions (``in_parts``, ``rows.in_lanes``) share it.
+The ways with several transactions (``in_parts``, ``rows.in_lanes``) share it. Replays of files use ``CheckedWriter``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,17 +16,30 @@ from pyspark_tidb_binlog.sinks.engine.batch import wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter, Phases
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
-from pyspark_tidb_binlog.sinks.mysql.session import transaction
-from pyspark_tidb_binlog.sinks.mysql.statements import Statement
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """The end of a step, with the checkpoint."""
+
+    record: TargetRecord
+    step: RowsStep
+
+    def claim(self, session: Session) -> bool:
+        """Save it (``Claim.claim``)."""
+        if not self.record.next_is(session, self.step):
+            return False
+        self.record.save_end(session, self.step.after_ts, self.step.upto_ts, self.step.applied)
+        return True
 
 
 @dataclass(slots=True)
@@ -78,10 +91,10 @@ class RowTarget:
         if not (plan.deletes or plan.writes) and self.record.put_off(step):
             return Written()
         with clock.timed(Stage.APPLY, "write"):
-            findings = self.write((("before-deletes", plan.deletes), ("between-phases", plan.writes)), step)
+            findings = self.write((("before-deletes", plan.deletes), ("between-phases", plan.writes)), step, savepoints=True)
         failpoints.point("after-downstream-commit")
         self.record.stands_at(step.upto_ts, step.applied)
-        return Written(plan.counts.deleted + plan.counts.written, findings)
+        return Written(sum(statement.rows for statement in (*plan.deletes, *plan.writes)), findings)
 
     def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
         events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
@@ -97,24 +110,8 @@ class RowTarget:
             return frozenset(step.tables)
         return frozenset(table_id for table_id, _ in step.left_out)
 
-    def write(self, phases: Sequence[tuple[str, Sequence[Statement]]], step: RowsStep, *, savepoints: bool = True) -> tuple[Finding, ...]:
-        """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings.
-
-        Args:
-            phases: statements, each with the failpoint before them.
-            step: what they are of.
-            savepoints: as for ``checked``.
-        """
-        for attempt in self.leased.retrying():
-            with attempt, transaction(self.leased.sessions.use, attempt) as session:
-                # The lease is checked here, because ``checked`` may roll back and open another transaction.
-                for effects in checked(session, self.settings, savepoints=savepoints):
-                    lease.check(session, self.leased.lease)
-                    if not self.record.next_is(session, step):
-                        break
-                    for point, statements in phases:
-                        failpoints.point(point)
-                        effects.run(statements)
-                    self.record.save_end(session, step.after_ts, step.upto_ts, step.applied)
-                    failpoints.point("before-downstream-commit")
-        return tuple(effects.findings)
+    def write(self, phases: Phases, step: RowsStep, *, savepoints: bool) -> tuple[Finding, ...]:
+        """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings."""
+        leased = self.leased
+        writer = CheckedWriter(leased.lease, self.settings, leased.sessions.use, leased.retry_policy, savepoints=savepoints)
+        return tuple(writer.write(StepEnd(self.record, step), (*phases, ("before-downstream-commit", ()))))

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.engine.fold import AFTER, BEFORE, Indexes, Mask, fold
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import NO_KEY, ByColumns, OldRows, key_numbers
-from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork
+from pyspark_tidb_binlog.sinks.mysql.plan import SLICE, NewRows, OldRowSource, PlanLimits, RowSource, SpanPlan, TableBuilder, TableWork
 from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 
@@ -97,7 +97,7 @@ class _SafeTable(TableBuilder):
         super().__init__(table, limits, flavour, safe=True, superseded=superseded)
         self._rows = rows
 
-    def deletes(self, old: OldRows, source: RowSource) -> list[Statement]:
+    def deletes(self, old: OldRows, source: OldRowSource) -> list[Statement]:
         """Statements that delete whatever has any unique key of these images, or, if they have none, is like them."""
         found = super().deletes(old, source)
         if not len(old):
@@ -120,14 +120,14 @@ class _SafeTable(TableBuilder):
                 found &= ~old.lacks(place)
         return found
 
-    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: RowSource) -> list[Statement]:
+    def _by_key(self, key: tuple[ColumnInfo, ...], old: OldRows, source: OldRowSource) -> list[Statement]:
         return super()._by_key(key, self._once(old, [old.images.column(c.name) for c in key], source, by_row=False), source)
 
-    def _by_columns(self, match: ByColumns, old: OldRows, source: RowSource) -> list[Statement]:
+    def _by_columns(self, match: ByColumns, old: OldRows, source: OldRowSource) -> list[Statement]:
         """Delete at most one row of the target for each image of a row, however often the row had it."""
         return super()._by_columns(match, self._once(old, [self._conditions(match, old, source)], source, by_row=True), source)
 
-    def _once(self, old: OldRows, values: Sequence[pa.Array], source: RowSource, *, by_row: bool) -> OldRows:
+    def _once(self, old: OldRows, values: Sequence[pa.Array], source: OldRowSource, *, by_row: bool) -> OldRows:
         """The first of each kind, the newest transaction first, so that errors name it."""
         codes = self._rows[old.events] if by_row else np.zeros(len(old), dtype=np.int64)
         for array in values:

@@ -6,14 +6,15 @@
     part 7-9 0/2 delete       the same                               transactions that this part was planned without
     lane 3                    a span that is applied row by row      plan, safe, operations that this lane has done
     safe doubt                steps that begin there: safe mode      -
-    ddl                       the DDL of to_ts in a relay log        who executes it
+    place                     what a replay of files has open        the transaction or DDL, how much of it is done
 
-A batch (after_ts, upto_ts] is applied in one of these ways:
+Cluster 0 is Reparo's; a recovery from a relay log has its place in the stream's cluster. A batch (after_ts, upto_ts] is applied in one of these ways:
 
 * In one transaction: data, ``end`` and the consistent checkpoint ``upto_ts``.
 * In parts: ``begin_parts`` with the inconsistent checkpoint ``after_ts``; then for each part and phase ``claim`` with its data; then ``end`` with the
   consistent checkpoint. If the transactions to skip change after the deletes of a part are committed, ``correct`` comes with the rows concerned.
 * In lanes: ``begin_lanes`` with the inconsistent checkpoint; then ``advance`` with the operations of each transaction of a lane; then ``end``.
+* A replay of files: ``swap`` of its place with the rows of each of its transactions, and with each DDL.
 
 Promises: functions change rows only in the caller's transaction, so data and record commit together. ``State`` answers questions about rows that were read
 once. ``end`` deletes every row that ends with its span or before it.
@@ -21,7 +22,7 @@ once. ``end`` deletes every row that ends with its span or before it.
 
 import enum
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -32,26 +33,21 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 
 TABLE = "spark_state"
-OURS, OPEN, PART, LANE, SAFE, DDL = "ours", "open", "part", "lane", "safe", "ddl"
-RELAYED = "relay"
-"""How the plan of lanes begins whose span is being replayed from the relay log; no other plan begins so."""
-_LOST = (
-    "Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? Start the Drainer again: it "
-    "continues from what the target has"
-)
+OURS, OPEN, PART, LANE, SAFE, PLACE = "ours", "open", "part", "lane", "safe", "place"
+ROWS = "rows"
+"""The kind of a place within a transaction (``replay.replay_record``)."""
 
 
 class CommitsLost(ApplyError):
     """The target lacks what it had answered: a server that crashed without having written it, or a replica in its place that was behind."""
 
 
-class Begun(enum.StrEnum):
-    """Who executes a DDL of a relay log."""
-
-    HERE = "here"
-    """The replay."""
-    PERSON = "person"
-    """A person, who then moves the checkpoint to it."""
+def commits_lost(what: str, way_on: str = "Start the Drainer again: it continues from what the target has") -> CommitsLost:
+    """``what``: how it shows; ``way_on``: what to do."""
+    return CommitsLost(
+        f"the target has lost transactions that it had committed: {what}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a "
+        f"replica that was behind taken its place? {way_on}"
+    )
 
 
 class Reason(enum.StrEnum):
@@ -119,14 +115,9 @@ class OpenLanes:
     done: tuple[int, ...]
     """Number of operations that each lane has done."""
 
-    @property
-    def relayed(self) -> bool:
-        """Whether a replay of the relay log has begun it."""
-        return self.plan.startswith(RELAYED)
-
     def lane(self, done: int) -> str:
         """The value of the row of a lane that has done so many operations."""
-        return _json({"plan": self.plan, "safe": self.safe, "done": done})
+        return as_value({"plan": self.plan, "safe": self.safe, "done": done})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +164,16 @@ class State:
         lanes = self.lanes
         return lanes if lanes is not None and lanes.after_ts <= commit_ts < lanes.upto_ts else None
 
+    def row(self, name: str) -> Row | None:
+        """The row of this name."""
+        return next((row for row in self.rows if row.name == name), None)
+
+    def relayed_upto(self, commit_ts: int) -> int:
+        """The commit_ts of the transaction behind the checkpoint that a recovery from the relay log has begun; 0: there is none."""
+        place = self.row(PLACE)
+        begun = place is not None and place.after_ts == commit_ts and json.loads(place.value)["kind"] == ROWS
+        return place.upto_ts if place is not None and begun else 0
+
     def parts_done(self, after_ts: int, upto_ts: int, parts: int) -> frozenset[tuple[int, str]]:
         """The parts and phases of the span that are in the target."""
         span = f"{after_ts}-{upto_ts}"
@@ -196,13 +197,13 @@ class State:
         ends = any(row.upto_ts == commit_ts for row in self.of_kind(OURS)) or any(row.after_ts == commit_ts for row in self.of_kind(OPEN))
         return ends and (consistent or any(row.upto_ts > commit_ts for row in self.of_kind(OPEN, SAFE)))
 
-    def beyond(self, commit_ts: int, *, around: bool = False) -> int:
-        """The end of what was applied, or begun, beyond a checkpoint that another program or a person has moved; 0: nothing.
+    def around(self, commit_ts: int) -> int:
+        """The end of the spans within which a checkpoint is that another program or a person has moved; 0: there is none."""
+        return max((row.upto_ts for row in self.rows if row.kind != SAFE and row.after_ts < commit_ts < row.upto_ts), default=0)
 
-        ``around``: count only spans that contain the checkpoint.
-        """
-        rows = [row for row in self.rows if row.kind != SAFE and row.upto_ts > commit_ts]
-        return max((row.upto_ts for row in rows if row.after_ts < commit_ts or not around and row.after_ts != commit_ts), default=0)
+    def beyond(self, commit_ts: int) -> int:
+        """The end of the spans that end behind such a checkpoint and do not begin there; 0: there is none."""
+        return max((row.upto_ts for row in self.rows if row.kind != SAFE and row.after_ts != commit_ts < row.upto_ts), default=0)
 
     def safe_bounds(self, commit_ts: int) -> SafeBounds:
         """What is applied in safe mode behind the checkpoint: over all rows, in doubt if any of them is; of a relay log's replay if any is."""
@@ -212,10 +213,6 @@ class State:
         reasons = {row.name.split()[1] for row in rows}
         reason = Reason.RELAY if Reason.RELAY in reasons else Reason.PARTS if reasons == {Reason.PARTS} else Reason.DOUBT
         return SafeBounds(min(row.after_ts for row in rows), max(row.upto_ts for row in rows), reason)
-
-    def ddl_begun(self, commit_ts: int) -> Begun | None:
-        """Who executes the DDL of ``commit_ts``; None: a replay has not begun it."""
-        return next((Begun(row.value) for row in self.of_kind(DDL) if row.upto_ts == commit_ts), None)
 
     def progress(self, recorded: Checkpoint | None) -> TargetProgress:
         """How far the target is with the checkpoint row ``recorded``; None: there is no row."""
@@ -278,9 +275,8 @@ class StateTable:
             ApplyError: it was begun otherwise.
         """
         self.require_same(session, span)
-        # Parts of a span that somebody has moved the checkpoint past would count as done if it came again.
-        self.forget_upto(session, span.after_ts)
-        value = _json({"parts": span.parts, "filters": span.filters})
+        self._forget_begun(session, span.after_ts)
+        value = as_value({"parts": span.parts, "filters": span.filters})
         self._replace(session, Row(OPEN, span.after_ts, span.upto_ts, value))
 
     def require_same(self, session: Session, span: OpenParts) -> None:
@@ -345,8 +341,7 @@ class StateTable:
 
     def begin_lanes(self, session: Session, lanes: OpenLanes) -> None:
         """Record a span that is applied row by row, and what each lane has done; replaces any other."""
-        self.end_lanes(session)
-        self.forget_upto(session, lanes.after_ts)
+        self._forget_begun(session, lanes.after_ts)
         values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(lanes.done))
         named = [(f"{LANE} {lane}", lanes.lane(done)) for lane, done in enumerate(lanes.done)]
         args = [v for name, value in named for v in (self.cluster_id, name, lanes.after_ts, lanes.upto_ts, value)]
@@ -384,37 +379,26 @@ class StateTable:
         found = self.read(session).lanes
         done = found.done if found is not None and (found.upto_ts, found.plan) == (lanes.upto_ts, lanes.plan) else ()
         if len(done) < len(ends) or any(have < end for have, end in zip(done, ends, strict=False)):
-            raise ApplyError(
-                f"the target has lost transactions that it had committed: its lanes up to {lanes.upto_ts} had done {list(ends)} operations, but "
-                f"{self.schema}.{TABLE} says {list(done)}. {_LOST}"
-            )
+            had = f"its lanes up to {lanes.upto_ts} had done {list(ends)} operations"
+            raise commits_lost(f"{had}, but {self.schema}.{TABLE} says {list(done)}")
 
-    def move(self, session: Session, held: OpenLanes, to: OpenLanes, way_on: str) -> bool:
-        """Move the record of one lane from ``held`` to ``to``; False: it is there already, because the answer to that commit was lost.
+    # Replays of files.
 
-        This waits for a transaction of the same record that is still in progress on another connection. ``way_on``: what to do about lost commits.
+    def swap(self, session: Session, held: Row | None, to: Row) -> bool:
+        """Replace the row ``held`` by ``to``, of the same name; False: it is not as ``held``. ``held`` None: whatever is there.
 
-        Raises:
-            CommitsLost: the record is neither of both: nothing may be written.
+        This waits for a transaction that is still in progress on the same row on another connection.
         """
-        sql = f"UPDATE {self._table} SET from_ts = %s, to_ts = %s, value = %s WHERE {_ONE} AND from_ts = %s AND to_ts = %s AND value = %s"
-        new, old = [(lanes.after_ts, lanes.upto_ts, lanes.lane(lanes.done[0])) for lanes in (to, held)]
-        if session.execute(sql, [*new, self.cluster_id, f"{LANE} 0", *old]):
+        if held is None:
+            self._replace(session, to)
             return True
-        if self.read(session, lock=True).lanes == to:
-            return False
-        raise self.lost_commits(held, way_on)
+        sql = f"UPDATE {self._table} SET from_ts = %s, to_ts = %s, value = %s WHERE {_ONE} AND from_ts = %s AND to_ts = %s AND value = %s"
+        new, old = ([row.after_ts, row.upto_ts, row.value] for row in (to, held))
+        return bool(session.execute(sql, [*new, self.cluster_id, held.name, *old]))
 
-    def lost_commits(self, held: OpenLanes, way_on: str) -> CommitsLost:
-        """The lanes are no longer ``held``; ``way_on``: what to do."""
-        return CommitsLost(
-            f"the target has lost transactions that it had committed: {self.schema}.{TABLE} does not have the span that begins at {held.after_ts + 1}. Did the "
-            f"server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind taken its place? {way_on}"
-        )
-
-    def end_lanes(self, session: Session) -> None:
-        """Delete the record of the lanes."""
-        session.execute(f"DELETE FROM {self._table} WHERE cluster_id = %s AND name LIKE '{LANE} %%'", [self.cluster_id])
+    def forget(self, session: Session, name: str) -> None:
+        """Delete one row."""
+        session.execute(f"DELETE FROM {self._table} WHERE {_ONE}", [self.cluster_id, name])
 
     # What the next lives do.
 
@@ -426,9 +410,12 @@ class StateTable:
         begin_ts = min([bounds.begin_ts, *(row.after_ts for row in known)])
         self._replace(session, Row(name, begin_ts, max([bounds.end_ts, *(row.upto_ts for row in known)])))
 
-    def begin_ddl(self, session: Session, commit_ts: int, begun: Begun) -> None:
-        """Record that everything before the DDL of ``commit_ts`` is in the target, and that it may be; ends with the first span that ends there or later."""
-        self._replace(session, Row(DDL, commit_ts - 1, commit_ts, str(begun)))
+    def _forget_begun(self, session: Session, after_ts: int) -> None:
+        """Delete what describes another attempt at a span that begins at ``after_ts``, and what ends before: its parts would count as done if somebody had moved
+        the checkpoint past it, and it came again.
+        """
+        begun = f"to_ts <= %s OR name = '{PLACE}' OR name LIKE '{LANE} %%'"
+        session.execute(f"DELETE FROM {self._table} WHERE cluster_id = %s AND ({begun})", [self.cluster_id, after_ts])
 
     def _replace(self, session: Session, row: Row) -> None:
         sql = f"REPLACE INTO {self._table} (cluster_id, name, from_ts, to_ts, value) VALUES (%s, %s, %s, %s, %s)"
@@ -442,5 +429,6 @@ def _listed(skipped: Iterable[int]) -> str:
     return ",".join(str(ts) for ts in sorted(skipped))
 
 
-def _json(value: dict[str, object]) -> str:
+def as_value(value: Mapping[str, object]) -> str:
+    """The value of a row, as JSON."""
     return json.dumps(value, separators=(",", ":"))

@@ -25,27 +25,25 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseLost, RetryableApplyError
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.findings import in_words
-from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
-from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord
-from pyspark_tidb_binlog.sinks.replay.named_rows import FileColumn, FileRow, FileTable, NamedRow, file_table, places_of, plan_of
-from pyspark_tidb_binlog.sinks.replay.plain_text import DdlUnrecorded, TextRecord, WaitingViews, execute_text
-from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
+from pyspark_tidb_binlog.sinks.replay.named_rows import FileColumn, FileRow, FileTable, NamedRow, file_table, plan_of
+from pyspark_tidb_binlog.sinks.replay.plain_text import DdlUnrecorded, WaitingViews, execute_text
+from pyspark_tidb_binlog.sinks.replay.replay_record import PlaceKind, ReplayPlace, ReplayRecord
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 
 _log = logging.getLogger(__name__)
@@ -76,35 +74,6 @@ class Replayed:
     """Columns of the files, by table, that the target lacks: their values are not there."""
 
 
-class ReplayRecord(TextRecord, Protocol):
-    """What the target has of the records. Where nothing may be written, its methods raise ``LeaseLost`` or ``CommitsLost``."""
-
-    def begin(self, place: ReplayPlace) -> bool:
-        """Record that a transaction is begun, unless a place is recorded; whether its rows are written in safe mode."""
-
-    def advance(self, session: Session, place: ReplayPlace) -> bool:
-        """Record in the open transaction that the replay is at ``place``; False: it is, because the answer to that commit was lost."""
-
-    def stands_at(self, place: ReplayPlace) -> None:
-        """The target's record says so."""
-
-    def begin_ddl(self, ddl: FileDdl, after_ts: int) -> bool:
-        """Record that everything before a DDL is in the target, and that the DDL is begun; False: it was executed.
-
-        Raises:
-            DdlRefused: a person must look whether it was.
-        """
-
-    def end_ddl(self, ddl: FileDdl) -> None:
-        """The target's record says that the DDL was executed."""
-
-    def refused(self, ddl: FileDdl, error: ApplyError) -> DdlRefused:
-        """The target refuses the DDL."""
-
-    def left_to_a_person(self, ddl: FileDdl, why: str) -> DdlRefused:
-        """The DDL may have been executed, and may not be executed again."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReplaySource:
     """Where records come from, and in words how a row is left out; ``{ts}`` stands for its commit_ts, ``{before}`` and ``{behind}`` for ts - 1 and ts + 1."""
@@ -114,8 +83,6 @@ class ReplaySource:
     """A table that the target lacks."""
     way_out: str
     """A row that the target refuses."""
-    kind: PlaceKind
-    """Of its transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +94,38 @@ class _RowChunk:
     end: ReplayPlace
 
 
+@dataclass(frozen=True, slots=True)
+class _PlaceMove:
+    """The place behind a chunk."""
+
+    record: ReplayRecord
+    end: ReplayPlace
+
+    def claim(self, session: Session) -> bool:
+        """Move to it (``Claim.claim``)."""
+        return self.record.move(session, self.end)
+
+
 class FileReplay:
     """One target, to which records are applied."""
 
     def __init__(
-        self, leased: LeasedTarget, ddl_sessions: KeptSessions, apply: ApplyConfig, source: ReplaySource, how: ReadBack, most: int
+        self, leased: LeasedTarget, target: TargetConfig, apply: ApplyConfig, source: ReplaySource, how: ReadBack, most: int
     ) -> None:
-        """``most``: operations of a chunk. From half of it on, a chunk ends with its transaction."""
+        """Accesses nothing. ``most``: operations of a chunk. From half of it on, a chunk ends with its transaction."""
         self.done = Replayed()
         self._leased = leased
-        self._ddl_sessions = ddl_sessions
+        self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
+        """Sessions of their own, because a DDL chooses a current database, which cannot be undone."""
         self._apply = apply
         self._source = source
         self._how = how
         self._most = most
-        self._views = WaitingViews(ddl_sessions.use, leased.retry_policy)
+        self._views = WaitingViews(self._ddl_sessions.use, leased.retry_policy)
         self._flavour, self._limits = Flavour.MARIADB, PlanLimits()
         self._there: dict[tuple[str, str], TargetTable] = {}
-        self._tables: dict[tuple[tuple[str, str], tuple[FileColumn, ...]], tuple[FileTable, tuple[int, ...]]] = {}
-        """By name and columns, as ``_table_of`` says."""
+        self._tables: dict[tuple[tuple[str, str], tuple[FileColumn, ...]], FileTable] = {}
+        """By name and columns."""
         self._numbers = itertools.count(1)
         self._had: dict[tuple[str, str], set[str]] = {}
         """Columns in lower case that tables have had at the target."""
@@ -186,12 +166,16 @@ class FileReplay:
                 ddls.add(record.digest)
             yield record
 
+    def close(self) -> None:
+        """Close the sessions for DDLs; safe to call twice."""
+        self._ddl_sessions.close()
+
     # Rows.
 
     def _pieces(self, records: Iterator[FileRecord], after_ts: int) -> Iterator[_RowChunk | FileDdl]:
         """Chunks and DDLs. In a chunk no table changes."""
         rows: list[NamedRow] = []
-        begin = end = ReplayPlace(after_ts, after_ts, "", self._source.kind)
+        begin = end = ReplayPlace(after_ts, after_ts, PlaceKind.ROWS, after_ts)
         tables: dict[tuple[str, str], FileTable] = {}
         size, open_ts = 0, after_ts
         for record in records:
@@ -204,68 +188,55 @@ class FileReplay:
                 yield record
                 continue
             self.done.transactions += 1
-            here = ReplayPlace(after_ts, record.commit_ts, record.digest, self._source.kind, record.done)
+            here = ReplayPlace.at(record, after_ts, PlaceKind.ROWS)
             for row in itertools.islice(record.rows, record.done, None):
-                table, places = self._table_of(row, record.commit_ts)
+                table = self._table_of(row, record.commit_ts)
                 name = row.schema, row.table
                 if rows and (len(rows) >= self._most or size >= _BYTES or tables.get(name, table) is not table):
                     yield _RowChunk(begin, rows, end)
                     rows, tables, size = [], {}, 0
                 if not rows:
                     begin = here
-                rows.append(table.read(row, places, record.commit_ts, self._how))
+                rows.append(table.read(row, record.commit_ts, self._how))
                 tables[name] = table
                 size += row.size
-                end = here = here.further()
+                end = here = replace(here, done=here.done + 1)
             if not rows:
                 self.last_ts = record.commit_ts
         if rows:
             yield _RowChunk(begin, rows, end)
 
     def _write(self, chunk: _RowChunk, record: ReplayRecord) -> None:
-        plan = plan_of(chunk.rows, self._limits, self._flavour, safe=record.begin(chunk.begin))
-        for attempt in self._leased.retrying():
-            with attempt, transaction(self._leased.sessions.use, attempt) as session:
-                for effects in checked(session, self._apply, self._source.way_out):
-                    lease.check(session, self._leased.lease)
-                    if not record.advance(session, chunk.end):
-                        break
-                    effects.run(plan.deletes)
-                    effects.run(plan.writes)
-                    failpoints.point("before-rows-commit")
+        plan = plan_of(chunk.rows, self._limits, self._flavour, safe=record.safe)
+        record.begin(record.as_recorded(chunk.begin))
+        end, leased = record.as_recorded(chunk.end), self._leased
+        writer = CheckedWriter(leased.lease, self._apply, leased.sessions.use, leased.retry_policy, self._source.way_out)
+        phases = ("before-deletes", plan.deletes), ("between-phases", plan.writes), ("before-rows-commit", ())
+        findings = writer.write(_PlaceMove(record, end), phases)
         failpoints.point("after-rows-commit")
-        record.stands_at(chunk.end)
+        record.stands_at(end)
         self.last_ts = chunk.end.commit_ts
         self.done.operations += len(chunk.rows)
-        for finding in effects.findings:
+        for finding in findings:
             _log.warning("finding: %s", in_words(finding, self._apply.log_row_data))
             self.done.findings[finding.table] += 1
 
     # Tables.
 
-    def _table_of(self, row: FileRow, commit_ts: int) -> tuple[FileTable, tuple[int, ...]]:
-        """The row's table, the same object for the same columns of those that the target has; and the places of these in the row."""
+    def _table_of(self, row: FileRow, commit_ts: int) -> FileTable:
         name = row.schema, row.table
         found = self._tables.get((name, row.columns))
         if found is None:
             there = self._target_table(name, commit_ts)
-            places = places_of(row.columns, there)
-            both = tuple(row.columns[place] for place in places)
-            table, _ = self._tables.get((name, both)) or (self._new_table(name, both, there), ())
-            self._tables[name, both] = table, tuple(range(len(both)))
-            found = self._tables[name, row.columns] = table, places
+            found = self._tables[name, row.columns] = file_table(next(self._numbers), name, row.columns, there)
+            if not found.columns:
+                raise ApplyError(
+                    f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have. Create it as it was at that time"
+                )
+            if cannot_tell_apart(found.at.info):
+                self.done.keyless.add(".".join(name))
             self._tell_of_missing(name, [c.name for c in row.columns if there.column(c.name) is None], commit_ts)
         return found
-
-    def _new_table(self, name: tuple[str, str], columns: Sequence[FileColumn], there: TargetTable) -> FileTable:
-        if not columns:
-            raise ApplyError(
-                f"{'.'.join(name)}: the target's table has none of the columns that the binlogs have. Create it as it was at that time"
-            )
-        made = file_table(next(self._numbers), name, columns, there)
-        if cannot_tell_apart(made.at.info):
-            self.done.keyless.add(".".join(name))
-        return made
 
     def _target_table(self, name: tuple[str, str], commit_ts: int) -> TargetTable:
         """A table as it is at the target, of which the transaction ``commit_ts`` has rows.
@@ -314,7 +285,7 @@ class FileReplay:
             raise record.left_to_a_person(ddl, str(error)) from error
         except ApplyError as error:
             raise record.refused(ddl, error) from error
-        record.end_ddl(ddl)
+        record.end_ddl()
         if not self._views.after(ddl.commit_ts, ddl.database, ddl.statement, already) and already is not None:
             self.done.so_already += 1
             _log.warning("DDL of commit_ts %d: the target says that it was executed before: %s", ddl.commit_ts, already)

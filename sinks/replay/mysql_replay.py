@@ -5,7 +5,7 @@
 Promises, besides those of ``FileReplay``:
 
 * One replay writes at a time: every transaction checks the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``.
-* There is no checkpoint, but ``spark_state`` records, in the transactions of the rows, where a replay is (``ReplayPlace``), and the last DDL. A replay that
+* There is no checkpoint, but ``spark_state`` records, in the transactions of the rows, where a replay is (``ReplayPlace``). A replay that
   begins there, with the same record, continues exactly there, keyless rows included. Any other beginning is refused without safe mode.
 * In safe mode a range may begin earlier. Until it has passed what the earlier replay had applied, the record says that a part may be in the target, and only
   safe mode may go on from it.
@@ -23,29 +23,25 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
-from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
-from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, OpenLanes, StateTable
+from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, TABLE, StateTable
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_file_sink
-from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource
+from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplaySource
 from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
-from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
+from pyspark_tidb_binlog.sinks.replay.replay_record import PlaceKind, ReplayPlace, ReplayRecord
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 
 _log = logging.getLogger(__name__)
 
 CLUSTER = 0
 """The cluster id of a replay's lease and record: no cluster has it."""
-_REST = ""
-"""The plan of a span of which a part may be in the target, behind the end of a range."""
 _SOURCE = ReplaySource(
     "the directory of binlogs",
     "leave the table out with [[replicate-ignore-table]]",
     "leave its table out with [[replicate-ignore-table]]. Or replay up to this transaction and then behind it: -safe-mode -stop-tso {before}, "
     "then -safe-mode -start-tso {behind}",
-    PlaceKind.ROWS,
 )
 _AGAIN = "Start the replay again with the same options. If the target has no record, start it from the beginning with -safe-mode"
 
@@ -57,24 +53,14 @@ class MySQLReplay(ReplayRecord):
         self, target: TargetConfig, apply: ApplyConfig, after_ts: int, how: ReadBack, pause: Callable[[float], None] = time.sleep
     ) -> None:
         """Does not access the target. ``after_ts``: the range begins behind it."""
-        self._apply = apply
-        self._record = StateTable(apply.checkpoint_schema, CLUSTER)
+        leased = LeasedTarget(lambda: connect(target, apply), apply, RetryPolicy(seconds=apply.retry_seconds, pause=pause))
+        super().__init__(leased, StateTable(apply.checkpoint_schema, CLUSTER), _AGAIN, safe=apply.safe_mode)
         self._after_ts = after_ts
-        self._leased = LeasedTarget(lambda: connect(target, apply), apply, RetryPolicy(seconds=apply.retry_seconds, pause=pause))
-        self._ddl_sessions = KeptSessions(lambda: connect(target, apply, for_ddls=True), apply.lease_timeout)
-        self._replay = FileReplay(self._leased, self._ddl_sessions, apply, _SOURCE, how, apply.txn_batch * apply.worker_count)
-        self._left: OpenLanes | None = None
-        """What a replay before has left."""
-        self._left_at: ReplayPlace | None = None
-        """The place that it names."""
+        self._replay = FileReplay(leased, target, apply, _SOURCE, how, apply.txn_batch * apply.worker_count)
         self._open_upto = 0
         """Up to here an earlier replay may have applied something."""
         self._entered = False
         """Whether the range holds anything, and may begin where it does."""
-        self._held: OpenLanes | None = None
-        """What the target's record must be; None: this replay has recorded nothing."""
-        self._ddl: ReplayPlace | None = None
-        """The DDL that is begun."""
 
     @property
     def done(self) -> Replayed:
@@ -96,7 +82,7 @@ class MySQLReplay(ReplayRecord):
 
     def close(self) -> None:
         """Release the lease; safe to call twice."""
-        self._ddl_sessions.close()
+        self._replay.close()
         self._leased.close()
 
     @property
@@ -119,32 +105,30 @@ class MySQLReplay(ReplayRecord):
             raise LeaseHeld(f"another replay writes to this target, but only one replay may write at a time: {error}") from error
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
-                self._record.create(session)
-                left = self._record.read(session).lanes
-        at = ReplayPlace.read(left) if left is not None else None
-        # Of a DDL, and of a transaction that was only begun, nothing is open.
-        if left is not None and at is not None and self._after_ts >= at.commit_ts and not at.done:
-            if at.kind in (PlaceKind.DDL, PlaceKind.REFUSED):
-                _log.warning(
-                    "the DDL of commit_ts %d, at which an earlier replay stopped, is not executed: this range begins after it", at.commit_ts
-                )
-            # What an earlier one had left open may go on behind it.
-            left = OpenLanes(at.commit_ts, left.upto_ts, _REST, True, (0,)) if left.upto_ts > self._after_ts else None
-            at = None
-        self._left, self._left_at = left, at
-        if left is None:
+                self._table.create(session)
+                left = ReplayPlace.read(self._table.read(session))
+        if left is not None and left.kind is not PlaceKind.REST and not left.done and left.commit_ts <= self._after_ts:
+            left = self._passed(left)
+        self._left, self._open_upto = left, left.upto_ts if left is not None else 0
+        if left is None or left.after_ts >= self._after_ts:
             return
-        self._open_upto = left.upto_ts
-        if left.after_ts < self._after_ts:
-            # Of a transaction that is open a part is in the target: it is brought to an end. The rest of a span is as whoever chose its ends wants it.
-            if left.plan != _REST or not self._apply.safe_mode:
-                raise self._open_span(left, f"this range begins only behind {self._after_ts}")
+        # Of a transaction that is open a part is in the target: it is brought to an end. The rest of a span is as whoever chose its ends wants it.
+        if left.kind is not PlaceKind.REST or not self.safe:
+            raise self._open_span(left, f"this range begins only behind {self._after_ts}")
+        _log.warning(
+            "a part of (%d, %d] may be in the target, but this range begins only behind %d: the changes of that span before this range stay as they are",
+            left.after_ts,
+            left.upto_ts,
+            self._after_ts,
+        )
+
+    def _passed(self, left: ReplayPlace) -> ReplayPlace | None:
+        """What is left behind a DDL, or a transaction of which nothing is in the target: this range begins after it."""
+        if left.kind in (PlaceKind.DDL, PlaceKind.REFUSED):
             _log.warning(
-                "a part of (%d, %d] may be in the target, but this range begins only behind %d: the changes of that span before this range stay as they are",
-                left.after_ts,
-                left.upto_ts,
-                self._after_ts,
+                "the DDL of commit_ts %d, at which an earlier replay stopped, is not executed: this range begins after it", left.commit_ts
             )
+        return _rest(left.commit_ts, left.upto_ts) if left.upto_ts > self._after_ts else None
 
     def _behind_left(self, records: Iterator[FileRecord]) -> Iterator[FileRecord]:
         """What is to be applied: from the place on at which an earlier replay stopped.
@@ -152,23 +136,23 @@ class MySQLReplay(ReplayRecord):
         Raises:
             ApplyError: the records do not begin there, and safe mode is off.
         """
-        left, at = self._left, self._left_at
+        left = self._left
         if left is None:
             yield from records
             return
-        exact = at is not None and not left.safe and left.after_ts == self._after_ts
-        if exact and at is not None and at.kind is not PlaceKind.ROWS:
+        exact = not left.safe and left.after_ts == self._after_ts
+        if exact and left.kind is not PlaceKind.ROWS:
             # A DDL may share its commit_ts with records before it, which are in the target.
-            records = itertools.dropwhile(lambda r: r.commit_ts == at.commit_ts and not at.is_at(r), records)
+            records = itertools.dropwhile(lambda r: r.commit_ts == left.commit_ts and not left.is_at(r), records)
         first = next(records, None)
         if first is None:
             return
-        if exact and at is not None and at.is_at(first):
+        if exact and left.is_at(first):
             self._held, self._open_upto = left, 0
             if isinstance(first, FileRows):
                 _log.warning("the replay continues exactly where an earlier replay stopped, within (%d, %d]", left.after_ts, left.upto_ts)
-                first = replace(first, done=at.done)
-        elif not self._apply.safe_mode:
+                first = replace(first, done=left.done)
+        elif not self.safe:
             raise self._open_span(left, "this range does not begin with the changes with which that span began")
         self._entered = True
         yield first
@@ -176,88 +160,62 @@ class MySQLReplay(ReplayRecord):
 
     def _finish(self) -> None:
         if self._left is not None and not self._entered:
-            if not self._apply.safe_mode:
+            if not self.safe:
                 raise self._open_span(self._left, "this range holds nothing of that span")
             return
-        rest = OpenLanes(self._replay.last_ts, self._open_upto, _REST, True, (0,))
-        is_open, tried = rest.upto_ts > rest.after_ts, False
+        last_ts = self._replay.last_ts
+        rest = _rest(last_ts, self._open_upto) if self._open_upto > last_ts else None
+        known = [self._held]
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
-                found = self._record.read(session, lock=True).lanes
-                # If the answer to an attempt was lost, it may have ended the record.
-                if self._held is not None and found != self._held and not (tried and found == (rest if is_open else None)):
-                    raise self._record.lost_commits(self._held, _AGAIN)
-                tried = True
-                self._record.end_lanes(session)
-                if is_open:
-                    self._record.begin_lanes(session, rest)
+                if self._held is not None:
+                    self._locked(session, known)
+                # If the answer to this attempt is lost, it may have ended the record.
+                known = [self._held, rest]
+                if rest is not None:
+                    self._table.swap(session, None, rest.row)
+                else:
+                    self._table.forget(session, PLACE)
         self._held = None
-        if is_open:
+        if rest is not None:
             _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", rest.after_ts, rest.upto_ts)
 
-    def _open_span(self, left: OpenLanes, why: str) -> ApplyError:
-        schema, at = self._apply.checkpoint_schema, self._left_at
+    def _open_span(self, left: ReplayPlace, why: str) -> ApplyError:
         how = "with the files and filters of that replay, or with -safe-mode from there"
         what = f"within ({left.after_ts}, {left.upto_ts}] ({as_time(left.upto_ts)}): a part of that span is in the target"
         if left.safe:
             how = "and -safe-mode"
-            if left.plan == _REST:
+            if left.kind is PlaceKind.REST:
                 how += ". Or begin behind the span, with -safe-mode, if the rows of the span are as you want them"
-        elif at is not None and at.kind is not PlaceKind.ROWS:
-            what = f"at the DDL of commit_ts {at.commit_ts} ({as_time(at.commit_ts)}): everything before it is in the target"
+        elif left.kind is not PlaceKind.ROWS:
+            what = f"at the DDL of commit_ts {left.commit_ts} ({as_time(left.commit_ts)}): everything before it is in the target"
         return ApplyError(
             f"an earlier replay stopped {what}, and {why}. "
             f"To continue: -start-tso {left.after_ts + 1}, {how}. "
-            f"If the target was emptied or restored since, delete the record: DELETE FROM {schema}.{TABLE} WHERE cluster_id = {CLUSTER}"
+            f"If the target was emptied or restored since, delete the record: DELETE FROM {self._table.schema}.{TABLE} WHERE cluster_id = {CLUSTER}"
         )
 
     # The record.
 
-    def begin(self, place: ReplayPlace) -> bool:
-        """Record the place before the first rows of this replay; in safe mode where the setting says it (``ReplayRecord.begin``)."""
-        if self._held is None:
-            self._save(self._record_of(place))
-        return self._apply.safe_mode
+    def as_recorded(self, place: ReplayPlace) -> ReplayPlace:
+        """``place`` with what an earlier replay may have applied behind it: of the transaction at which it stopped, more than is done here."""
+        in_doubt = place.commit_ts < self._open_upto or (place.kind is PlaceKind.ROWS and place.commit_ts == self._open_upto)
+        return replace(place, upto_ts=max(place.commit_ts, self._open_upto), safe=in_doubt)
 
-    def advance(self, session: Session, place: ReplayPlace) -> bool:
-        """Move the record (``ReplayRecord.advance``)."""
-        return self._moved(session, self._record_of(place))
-
-    def stands_at(self, place: ReplayPlace) -> None:
-        """The record says so (``ReplayRecord.stands_at``)."""
-        self._held = self._record_of(place)
-
-    def begin_ddl(self, ddl: FileDdl, after_ts: int) -> bool:
+    def begin_ddl(self, ddl: FileDdl, after_ts: int, kind: PlaceKind = PlaceKind.DDL) -> bool:
         """Record that a DDL is begun (``ReplayRecord.begin_ddl``)."""
-        known = self._left_at if self._left_at is not None and self._left_at.is_at(ddl) else None
-        if known is not None and known.kind is PlaceKind.EXECUTED and self._held == self._left:
+        if not super().begin_ddl(ddl, after_ts, kind):
             return False
-        self._ddl = ReplayPlace(after_ts, ddl.commit_ts, ddl.digest, PlaceKind.DDL)
-        self._save(self._record_of(self._ddl))
         # A range in safe mode may have begun before it, also because the target was made anew.
-        if known is not None and known.kind is not PlaceKind.REFUSED and undoes_itself(ddl.statement):
+        left = self._left
+        if left is not None and left.is_at(ddl) and left.kind is not PlaceKind.REFUSED and undoes_itself(ddl.statement):
             raise self.left_to_a_person(ddl, "it was being executed when an earlier replay ended, and executing it again would undo it")
         return True
 
-    def has_executed(self, session: Session) -> bool:
-        """Whether the record says that the DDL was executed (``TextRecord.has_executed``)."""
-        lease.check_unlocked(session, self._leased.lease)
-        found = self._record.read(session).lanes
-        return found == self._executed or (found != self._held and not self._moved(session, self._executed))
-
-    def note_executed(self, session: Session) -> None:
-        """Record that the DDL was executed (``TextRecord.note_executed``)."""
-        lease.check(session, self._leased.lease)
-        self._moved(session, self._executed)
-
-    def end_ddl(self, ddl: FileDdl) -> None:
-        """The record says so (``ReplayRecord.end_ddl``)."""
-        self._held = self._executed
-
     def refused(self, ddl: FileDdl, error: ApplyError) -> DdlRefused:
         """Record that the DDL was not executed, if the target itself says so (``ReplayRecord.refused``)."""
-        if error.errno and self._ddl is not None:
-            self._save(self._record_of(self._ddl.but(PlaceKind.REFUSED)))
+        if error.errno and self._held is not None:
+            self._save(replace(self._held, kind=PlaceKind.REFUSED))
         return DdlRefused(
             f"the target refuses the DDL of commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}): {error}. Execute it by hand in a form that the "
             f"target accepts, and go on with -start-tso {ddl.commit_ts + 1}",
@@ -272,26 +230,7 @@ class MySQLReplay(ReplayRecord):
             f"tables. If it was not executed, execute it by hand. Then go on with -start-tso {ddl.commit_ts + 1}"
         )
 
-    @property
-    def _executed(self) -> OpenLanes:
-        assert self._ddl is not None
-        return self._record_of(self._ddl.but(PlaceKind.EXECUTED))
 
-    def _record_of(self, place: ReplayPlace) -> OpenLanes:
-        """The record of ``place``. Of a transaction with the commit_ts at which the earlier replay stopped more may be in the target than is done."""
-        in_doubt = place.commit_ts < self._open_upto or (place.kind is PlaceKind.ROWS and place.commit_ts == self._open_upto)
-        return place.recorded(self._open_upto, safe=in_doubt)
-
-    def _save(self, record: OpenLanes) -> None:
-        """Write the record in a transaction of its own."""
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.fenced(attempt) as session:
-                if self._held is None:
-                    self._record.begin_lanes(session, record)
-                elif self._held != record:
-                    self._moved(session, record)
-        self._held = record
-
-    def _moved(self, session: Session, to: OpenLanes) -> bool:
-        assert self._held is not None
-        return self._record.move(session, self._held, to, _AGAIN)
+def _rest(after_ts: int, upto_ts: int) -> ReplayPlace:
+    """Behind ``after_ts`` a part of what follows may be in the target."""
+    return ReplayPlace(after_ts, upto_ts, PlaceKind.REST, after_ts, safe=True)

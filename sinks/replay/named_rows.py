@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.engine.fold import Indexes
 from pyspark_tidb_binlog.sinks.file.replayed import Cell
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import OldRows
-from pyspark_tidb_binlog.sinks.mysql.plan import Images, Plan, PlanLimits, RowSource, SpanPlan, planned
+from pyspark_tidb_binlog.sinks.mysql.plan import Images, Plan, PlanLimits, SpanPlan, planned
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.mysql.target_fit import own_keys
@@ -69,24 +69,24 @@ class FileTable:
     """A table at the target, for rows with certain columns."""
 
     at: TableAt
-    kinds: tuple[tuple[ColumnInfo, CellKind], ...]
-    """Its columns."""
+    columns: tuple[tuple[ColumnInfo, CellKind, int], ...]
+    """Those of the file that the target has, too, and does not compute; each with its place in a row of the file."""
     key: tuple[int, ...]
     """Places in a row's values that tell it apart: of the first unique key without NULL, else of all columns."""
 
-    def read(self, row: FileRow, places: Sequence[int], commit_ts: int, how: ReadBack) -> "NamedRow":
-        """A row of the file; ``places``: of the table's columns in it.
+    def read(self, row: FileRow, commit_ts: int, how: ReadBack) -> "NamedRow":
+        """A row of the file.
 
         Raises:
             Corruption: a value does not fit its column.
         """
-        old, new = (self._values(row, cells, places, commit_ts, how) if cells else () for cells in (row.old, row.new))
+        old, new = (self._values(row, cells, commit_ts, how) if cells else () for cells in (row.old, row.new))
         return NamedRow(self, row.op, commit_ts, old, new)
 
-    def _values(self, row: FileRow, cells: Sequence[Cell], places: Sequence[int], commit_ts: int, how: ReadBack) -> tuple[Value, ...]:
+    def _values(self, row: FileRow, cells: Sequence[Cell], commit_ts: int, how: ReadBack) -> tuple[Value, ...]:
         label = f"{row.schema}.{row.table}"
         found = []
-        for (column, kind), place in zip(self.kinds, places, strict=True):
+        for column, kind, place in self.columns:
             try:
                 found.append(_value(column, kind, cells[place], label, how))
             except (ValueError, TypeError, AttributeError) as error:
@@ -111,23 +111,18 @@ class NamedRow:
 # Tables.
 
 
-def places_of(written: Sequence[FileColumn], there: TargetTable) -> tuple[int, ...]:
-    """The places of the columns that the target has, too, and does not compute; in the target's order."""
-    places = {c.name.lower(): place for place, c in enumerate(written)}
-    return tuple(places[c.name.lower()] for c in there.columns if not c.generated and c.name.lower() in places)
-
-
 def file_table(number: int, name: tuple[str, str], written: Sequence[FileColumn], there: TargetTable) -> FileTable:
-    """The table with some columns, in the target's order, and the target's keys of these.
+    """The table with the columns that the file and the target have, in the target's order, and the target's keys of these.
 
     Args:
         number: the id of the table among those of a replay.
         name: database and table, as the file has them.
-        written: the file's columns at ``places_of``.
+        written: the file's columns.
         there: the target's table.
     """
-    found = [(c, there.column(c.name)) for c in written]
-    columns = tuple(_column(c, at_target, offset) for offset, (c, at_target) in enumerate(found) if at_target is not None)
+    places = {c.name.lower(): place for place, c in enumerate(written)}
+    both = [(c, places[c.name.lower()]) for c in there.columns if not c.generated and c.name.lower() in places]
+    columns = tuple(_column(written[place], at_target, offset) for offset, (at_target, place) in enumerate(both))
     offsets = {c.name.lower(): c.offset for c in columns}
     known = (key for key in there.unique_keys if all(part.lower() in offsets for part, _ in key.columns))
     info = TableInfo(
@@ -149,7 +144,8 @@ def file_table(number: int, name: tuple[str, str], written: Sequence[FileColumn]
     keys = tuple(key.name for key in own_keys(info, there))
     at = TableAt(number, *name, info, SchemaVersion(0), (), dropping=False, others=others, own_keys=keys)
     certain = next((key for key in info.unique_keys() if all(c.not_null for c in key)), columns)
-    return FileTable(at, tuple((c, kind_of(c)) for c in columns), tuple(c.offset for c in certain))
+    known_columns = tuple((c, kind_of(c), place) for c, (_, place) in zip(columns, both, strict=True))
+    return FileTable(at, known_columns, tuple(c.offset for c in certain))
 
 
 def _column(written: FileColumn, there: TargetColumn, offset: int) -> ColumnInfo:
@@ -237,15 +233,15 @@ def plan_of(rows: Sequence[NamedRow], limits: PlanLimits, flavour: Flavour, *, s
             "schema_version": source.versions,
         }
     )
-    keys = _as_keys(row_numbers_of(rows))
+    keys = _as_keys(chains_of(rows))
     if safe:
         how = SafeSpan(in_doubt=False)
         return planned(SafeSpanPlan(events, tables, limits, keys, flavour=flavour, how=how, source=source))
     return planned(SpanPlan(events, tables, limits, keys, flavour=flavour, source=source))
 
 
-def row_numbers_of(rows: Iterable[NamedRow]) -> list[int]:
-    """A number for the row of each operation: equal where one begins with what the other left."""
+def chains_of(rows: Iterable[NamedRow]) -> list[int]:
+    """The number of the chain of each operation: an operation continues a chain that left the row with which it begins."""
     left: dict[tuple[object, ...], list[int]] = {}
     found: list[int] = []
     last = -1
@@ -268,12 +264,12 @@ def _as_keys(numbers: Sequence[int]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(numbers), buffers)
 
 
-class _NamedRows(RowSource):
-    """What a plan asks of its events, from rows that are decoded already."""
+class _NamedRows:
+    """Rows that are decoded already (``RowSource``)."""
 
     def __init__(self, rows: Sequence[NamedRow]) -> None:
         self._named = rows
-        self.ops = np.array([int(row.op) for row in rows], dtype=np.int32)
+        self.ops = np.array([int(row.op) for row in rows], dtype=np.int64)
         self.table_ids = np.array([row.table.at.table_id for row in rows], dtype=np.int64)
         self.versions = np.zeros(len(rows), dtype=np.int64)
         self.commit_ts = np.array([row.commit_ts for row in rows], dtype=np.int64)

@@ -10,7 +10,6 @@ A view that the target refuses is left out, because it holds no rows: ``WaitingV
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.ddl_tokens import Token, TokenKind, Tokens, significant, text_of, tokenize, with_depth, words
@@ -23,6 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, Sessions, session_f
 from pyspark_tidb_binlog.sinks.mysql.state_table import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.transactions import in_transaction, with_autocommit
 from pyspark_tidb_binlog.sinks.replay.repeated import has_all_of, undoes_itself
+from pyspark_tidb_binlog.sinks.replay.replay_record import ReplayRecord
 from pyspark_tidb_binlog.sinks.translate.binlog_format import creates_database
 
 _log = logging.getLogger(__name__)
@@ -38,20 +38,8 @@ class DdlUnrecorded(ApplyError):
     """The DDL was executed, or may have been, and the target has no record of it; executing it again could undo it."""
 
 
-class TextRecord(Protocol):
-    """Where the target records that a DDL was executed. Both raise ``LeaseLost`` where nothing may be written any more, and ``CommitsLost`` where the
-    record is not as it was when the DDL was begun.
-    """
-
-    def has_executed(self, session: Session) -> bool:
-        """Whether the record says that the DDL was executed, as when the answer to ``note_executed`` was lost; called before each attempt."""
-
-    def note_executed(self, session: Session) -> None:
-        """Record in the open transaction that the DDL was executed; a second call changes nothing."""
-
-
 def execute_text(
-    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord
+    sessions: Sessions, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: ReplayRecord
 ) -> ApplyError | None:
     """Execute ``query`` in ``database`` (empty: in none), and record it. Returns the error by which the target says that it is already so, else None.
 
@@ -87,7 +75,7 @@ def execute_text(
 class _TextDdl:
     """One DDL over all its attempts."""
 
-    def __init__(self, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: TextRecord) -> None:
+    def __init__(self, retry_policy: RetryPolicy, database: str, query: str, flavour: Flavour, record: ReplayRecord) -> None:
         self._retry_policy = retry_policy
         self._database = database
         self._query = query

@@ -17,27 +17,26 @@ Promises, besides those of ``FileReplay``:
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter, walk
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, rename_pairs
-from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, RetryableApplyError
+from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN, Doubt
+from pyspark_tidb_binlog.sinks.mysql.opening import LEAST_OPEN
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, Begun, CommitsLost, OpenLanes, Reason, SafeBounds, State
+from pyspark_tidb_binlog.sinks.mysql.state_table import Reason, SafeBounds
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayStream, noted_cover, read_cover, told
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_relay_log
-from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplayRecord, ReplaySource
+from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplaySource
 from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
-from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
+from pyspark_tidb_binlog.sinks.replay.replay_record import PlaceKind, ReplayPlace, ReplayRecord
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 
@@ -49,21 +48,34 @@ _SOURCE = ReplaySource(
     "the relay log",
     "leave the transaction out with syncer.ignore-txn-commit-ts = [{ts}]",
     "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]",
-    PlaceKind.RELAYED,
 )
 _AGAIN = "Start the recovery again: it continues from what the target has"
 _SAID = "by the settings it was not executed before, and a person decides about it"
 
 
-class RelayReplay(MySQLSink, ReplayRecord):
+@dataclass(slots=True)
+class _Log:
+    """What the log holds behind the checkpoint."""
+
+    first_ts: int = 0
+    last_ts: int = 0
+    first_ddl: FileDdl | None = None
+    changed: set[tuple[str, str]] = field(default_factory=set)
+    """Tables that have rows before that DDL."""
+
+
+class RelayReplay(ReplayRecord):
     """One target, to which the relay log is applied, and its record."""
 
     def __init__(self, config: DrainerConfig, cluster_id: int, stream: RelayStream, how: ReadBack, pause: Callable[[float], None]) -> None:
         """``cluster_id`` 0: the only cluster of which the target has a record. ``stream``: what would be written now."""
-        super().__init__(config, cluster_id, pause)
+        self._sink = MySQLSink(config, cluster_id, pause, logged=True)
+        target = self._sink.row_target
+        super().__init__(target.leased, target.record.rows, _AGAIN, safe=True)
+        self._record, self._safe, self._settings = target.record, target.safe, config.apply
         self._stream = stream
         self._directory = Path(config.relay.log_dir)
-        self._replay = FileReplay(self._leased, self._ddl_sessions, config.apply, _SOURCE, how, _OPERATIONS)
+        self._replay = FileReplay(target.leased, config.target, config.apply, _SOURCE, how, _OPERATIONS)
         self._schema_version = 0
         self._point = 0
         """Where the target will be consistent."""
@@ -75,12 +87,8 @@ class RelayReplay(MySQLSink, ReplayRecord):
         """Whether a replay has executed a DDL of this log: what it moved on from says that the next one was not executed."""
         self._not_executed = 0
         """commit_ts of a DDL that a person says was not executed, and that must not be executed twice: the replay ends in front of it."""
-        self._begun_ddl = 0
-        """commit_ts of a DDL before which the target has everything."""
-        self._left: OpenLanes | None = None
-        """What is open row by row."""
-        self._held: OpenLanes | None = None
-        """The place that the target must have; None: none is recorded."""
+        self._marked = False
+        """Whether the target's record says that this log is being replayed up to ``_point``."""
 
     def start(self) -> TargetProgress:
         """Take the lease and read the target's progress.
@@ -94,8 +102,12 @@ class RelayReplay(MySQLSink, ReplayRecord):
                 raise ApplyError("the target has no checkpoint, so there is nothing that a relay log could complete")
             return commit_ts
 
-        found = self.open(begin, SchemaHistory).progress
-        self._left = self._lanes.open
+        found = self._sink.open(begin, SchemaHistory).progress
+        self._table = self._record.rows
+        for attempt in self._leased.retrying():
+            with attempt, self._leased.session(attempt) as session:
+                left = ReplayPlace.read(self._table.read(session))
+        self._left = left if left is not None and left.after_ts == found.commit_ts else None
         self._schema_version, self._record.consistent = found.schema_version, found.consistent
         return found
 
@@ -111,51 +123,64 @@ class RelayReplay(MySQLSink, ReplayRecord):
             lock = BinlogWriter(self._directory)
             try:
                 self._point = self._replay.done.commit_ts = self._consistent_point(found)
-                self._replay.run(self._behind_left(self._wanted()), self.commit_ts, self)
-                self._move(self._point)
+                self._replay.run(self._behind_left(), self.commit_ts, self)
+                self._finish()
             finally:
                 lock.close()
         return self._replay.done
 
-    def _doubt(self, found: TargetProgress, state: State) -> Doubt:
-        """None about a Drainer that has crashed: its relay log holds all that it had begun, and all of that is replayed."""
-        doubt = super()._doubt(found, state)
-        # Its schema-version stays as it is: without the upstream there is no history to look it up in.
-        return replace(doubt, crashed=False, ours=True, upto_ts=0, why="") if doubt.crashed else doubt
+    def close(self) -> None:
+        """Release the lease; safe to call twice."""
+        self._replay.close()
+        self._sink.close()
+
+    @property
+    def commit_ts(self) -> int:
+        """Everything up to it is in the target."""
+        return self._record.commit_ts
 
     # What there is.
 
     def _consistent_point(self, found: TargetProgress) -> int:
-        """Where the target will be consistent. It reads every record once, so that a damaged record is found before anything is changed."""
-        begun = self._safe.bounds.reason is Reason.RELAY and self._safe.open_at(found.commit_ts)
-        self._since_ts = self._safe.bounds.begin_ts if begun else found.commit_ts
-        first_ts = last_ts = 0
-        first_ddl: FileDdl | None = None
-        changed: set[tuple[str, str]] = set()
-        for record in self._records():
-            first_ts, last_ts = first_ts or record.commit_ts, record.commit_ts
-            if isinstance(record, FileDdl):
-                first_ddl = first_ddl or record
-            elif first_ddl is None:
-                changed |= record.tables
-        cover, left = read_cover(self._directory), self._left
-        relayed = left if left is not None and left.relayed else None
-        own = found.unfinished if relayed is None else None
-        noted = noted_cover(self._directory)
-        self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= found.commit_ts)
+        """Where the target will be consistent.
+
+        Raises:
+            ApplyError: the log does not hold all that may be in the target.
+        """
+        commit_ts, bounds = found.commit_ts, self._safe.bounds
+        begun = bounds.reason is Reason.RELAY and self._safe.open_at(commit_ts)
+        self._since_ts = bounds.begin_ts if begun else commit_ts
+        log = self._read_through()
+        noted, cover = noted_cover(self._directory), read_cover(self._directory)
         covered_ts = cover.upto_ts if cover is not None and self._stream.takes(cover.stream) else 0
-        if relayed is not None:
-            self._require(relayed.upto_ts, max(last_ts, covered_ts) >= relayed.upto_ts)
-        elif own is not None:
-            self._require(own.upto_ts, cover is not None and covered_ts > 0 and cover.holds(found.commit_ts, own.upto_ts))
+        point = max(commit_ts, log.last_ts)
+        self._require(noted.upto_ts if noted else 0, noted is None or noted.after_ts <= commit_ts)
+        span = found.unfinished
+        if span is not None:
+            # A span of ours, or a transaction that an earlier recovery has begun: the log may be a real Drainer's then.
+            point = max(point, covered_ts)
+            whole = cover is not None and covered_ts > 0 and cover.holds(commit_ts, span.upto_ts)
+            self._require(span.upto_ts, point >= span.upto_ts if span.relayed else whole)
         elif not begun:
-            self._require_followed(found.commit_ts, first_ts)
-        if own is None and first_ddl is not None:
-            self._look_at_first_ddl(first_ddl, changed)
-        point = max(found.commit_ts, last_ts, covered_ts if own is not None or relayed else 0)
+            self._require_followed(commit_ts, log.first_ts)
+        if log.first_ddl is not None and (span is None or span.relayed):
+            self._look_at_first_ddl(log.first_ddl, log.changed)
         # An earlier life has begun to bring on what another Drainer had left, whose log this is not.
         self._require(self._safe.until_ts, not self._safe.open_at(point))
         return point
+
+    def _read_through(self) -> _Log:
+        """Read every record once, so that a damaged one is found before anything is changed. Of early DDLs with one commit_ts the begun one is the first."""
+        log, left = _Log(), self._left
+        for record in self._records():
+            log.first_ts, log.last_ts = log.first_ts or record.commit_ts, record.commit_ts
+            if isinstance(record, FileRows):
+                log.changed |= record.tables if log.first_ddl is None else frozenset()
+            elif log.first_ddl is None or (left is not None and left.is_at(record)):
+                log.first_ddl = record
+        if left is not None and left.kind is not PlaceKind.ROWS and (log.first_ddl is None or not left.is_at(log.first_ddl)):
+            self._left = None
+        return log
 
     def _require(self, upto_ts: int, covered: bool) -> None:
         if not covered:
@@ -191,21 +216,20 @@ class RelayReplay(MySQLSink, ReplayRecord):
 
     def _whole_log(self) -> Iterator[FileRecord]:
         for record in walk(self._directory):
-            self._retry_policy.pause(0.0)
+            self._leased.retry_policy.pause(0.0)
             yield of_relay_log(record.payload, f"{self._directory}: file {record.end.index}, before offset {record.end.offset}")
 
-    def _wanted(self) -> Iterator[FileRecord]:
-        """What is to be replayed."""
-        ignored = self._settings.ignore_txn_commit_ts
-        return (r for r in self._records() if r.commit_ts not in ignored or r.commit_ts == self._not_executed)
-
-    def _behind_left(self, records: Iterator[FileRecord]) -> Iterator[FileRecord]:
-        """The same from the place on at which an earlier replay stopped; from the checkpoint on, if the first transaction is another one."""
-        # A DDL may share its commit_ts with records before it, which are in the target.
-        records = itertools.dropwhile(lambda r: r.commit_ts == self._begun_ddl and isinstance(r, FileRows), records)
-        first, at = next(records, None), ReplayPlace.read(self._left) if self._left is not None else None
-        if isinstance(first, FileRows) and at is not None and at.after_ts == self.commit_ts and at.is_at(first):
-            self._held, first = self._left, replace(first, done=at.done)
+    def _behind_left(self) -> Iterator[FileRecord]:
+        """What is to be replayed, from the place on at which an earlier replay stopped; from the checkpoint on, if what it names is not there."""
+        ignored, left = self._settings.ignore_txn_commit_ts, self._left
+        records: Iterator[FileRecord] = (r for r in self._records() if r.commit_ts not in ignored or r.commit_ts == self._not_executed)
+        if left is not None and left.kind is not PlaceKind.ROWS:
+            # A DDL may share its commit_ts with records before it, which are in the target.
+            records = itertools.dropwhile(lambda r: r.commit_ts == left.commit_ts and not left.is_at(r), records)
+        first = next(records, None)
+        if first is not None and left is not None and left.is_at(first):
+            self._held = left
+            first = replace(first, done=left.done) if isinstance(first, FileRows) else first
         if first is not None:
             yield first
         yield from records
@@ -218,70 +242,45 @@ class RelayReplay(MySQLSink, ReplayRecord):
         Raises:
             DdlRefused: a person must look whether it was.
         """
-        ddl_ts = ddl.commit_ts
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.session(attempt) as session:
-                begun = self._record.rows.read(session).ddl_begun(ddl_ts)
-        if self._passed_ddl and begun is None:
+        ddl_ts, left = ddl.commit_ts, self._left
+        begun = left is not None and left.is_at(ddl)
+        if self._passed_ddl and not begun:
             return
-        if begun is Begun.PERSON:
+        if begun and left is not None and left.kind is PlaceKind.PERSON:
             raise self.left_to_a_person(ddl, _SAID)
         twice = undoes_itself(ddl.statement) or len(rename_pairs(ddl.statement)) > 1
         why = "executing it again could undo it" if twice else "rows of its table come before it" if ddl.table in changed else ""
-        if twice and (begun is not None or not changed):
+        if twice and (begun or not changed):
             raise self.left_to_a_person(ddl, why)
-        if begun is not None:
-            self._begun_ddl = ddl_ts
-        elif why and ddl_ts not in self._settings.ignore_txn_commit_ts:
+        if begun or not why:
+            return
+        if ddl_ts not in self._settings.ignore_txn_commit_ts:
             raise DdlRefused(
                 f"the first DDL in the relay log in {self._directory}, of commit_ts {ddl_ts}, may have been executed before its Drainer was killed, "
                 f"and {why}: {ddl.statement}. Look at the target. (1) If the DDL was executed, so was everything before it: execute {self._set_to(ddl_ts)}, and start again. (2) "
                 f"If not, start with syncer.ignore-txn-commit-ts = [{ddl_ts}]: the start replays what comes before the DDL, and the next message says what to do"
             )
-        elif why:
-            self._not_executed = ddl_ts
+        self._not_executed = ddl_ts
 
     def _set_to(self, ddl_ts: int) -> str:
         table = f"{quote_name(self._settings.checkpoint_schema)}.{quote_name(self._record.table)}"
-        return f"UPDATE {table} SET checkPoint = JSON_SET(checkPoint, '$.commitTS', {ddl_ts}) WHERE clusterID = {self._cluster_id}"
+        return f"UPDATE {table} SET checkPoint = JSON_SET(checkPoint, '$.commitTS', {ddl_ts}) WHERE clusterID = {self._leased.lease.cluster_id}"
 
-    def begin_ddl(self, ddl: FileDdl, after_ts: int) -> bool:
+    def begin_ddl(self, ddl: FileDdl, after_ts: int, kind: PlaceKind = PlaceKind.DDL) -> bool:
         """Record that everything before a DDL is in the target (``ReplayRecord.begin_ddl``)."""
         self._schema_version = 0
-        by = Begun.PERSON if ddl.commit_ts == self._not_executed else Begun.HERE
-        self._move(ddl.commit_ts - 1, next_ddl=(ddl.commit_ts, by))
-        if by is Begun.PERSON:
+        by_person = ddl.commit_ts == self._not_executed
+        super().begin_ddl(ddl, ddl.commit_ts - 1, PlaceKind.PERSON if by_person else kind)
+        if by_person:
             raise self.left_to_a_person(ddl, _SAID)
         failpoints.point("before-relayed-ddl")
         return True
 
-    def has_executed(self, session: Session) -> bool:
-        """Whether the record says that the DDL behind the checkpoint was executed (``TextRecord.has_executed``)."""
-        lease.check_unlocked(session, self._leased.lease)
-        ddl_ts = self.commit_ts + 1
-        try:
-            if self._record.locked_ts(session, self.commit_ts, ddl_ts) == ddl_ts:
-                return True
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
-            raise CommitsLost(str(error)) from error
-        if self._record.rows.read(session).ddl_begun(ddl_ts) is None:
-            raise CommitsLost(
-                f"the target has lost transactions that it had committed: {self._settings.checkpoint_schema}.{TABLE} does not record the begin of the "
-                f"DDL of commit_ts {ddl_ts}. Did the server crash with innodb_flush_log_at_trx_commit other than 1, or has a replica that was behind "
-                f"taken its place? {_AGAIN}"
-            )
-        return False
-
-    def note_executed(self, session: Session) -> None:
-        """Record that the DDL behind the checkpoint was executed (``TextRecord.note_executed``)."""
-        lease.check(session, self._leased.lease)
-        self._note(session, self.commit_ts + 1)
-
-    def end_ddl(self, ddl: FileDdl) -> None:
-        """The record says so (``ReplayRecord.end_ddl``)."""
-        self._is_at(ddl.commit_ts)
+    @property
+    def _executed(self) -> ReplayPlace:
+        """The checkpoint moves to the DDL, so that the stream does not execute it."""
+        executed = super()._executed
+        return replace(executed, after_ts=executed.commit_ts)
 
     def refused(self, ddl: FileDdl, error: ApplyError) -> DdlRefused:
         """What to do about it (``ReplayRecord.refused``)."""
@@ -301,62 +300,36 @@ class RelayReplay(MySQLSink, ReplayRecord):
 
     # The record.
 
-    def begin(self, place: ReplayPlace) -> bool:
-        """Replace the marks of the open span by the replay's (``ReplayRecord.begin``)."""
+    def move(self, session: Session, to: ReplayPlace) -> bool:
+        """Move the place, and the checkpoint with it (``ReplayRecord.move``)."""
+        self._record.locked_ts(session, self.commit_ts, to.after_ts)
         if self._held is None:
-            held = place.recorded(safe=True)
-            for attempt in self._leased.retrying():
-                with attempt, self._leased.fenced(attempt) as session:
-                    self._record.locked_ts(session, self.commit_ts, self.commit_ts)
-                    self._mark(session)
-                    self._record.rows.begin_lanes(session, held)
-                    self._record.save(session, self.commit_ts, AppliedJobs(self._schema_version), consistent=False)
-                    failpoints.point("before-downstream-commit")
-            self._held = held
-        return True
-
-    def advance(self, session: Session, place: ReplayPlace) -> bool:
-        """Move the checkpoint and the place (``ReplayRecord.advance``)."""
-        assert self._held is not None
-        self._record.locked_ts(session, self.commit_ts, place.after_ts)
-        if not self._record.rows.move(session, self._held, place.recorded(safe=True), _AGAIN):
+            # The marks of the span that is replayed.
+            self._table.forget_upto(session, self._point)
+        if not self._marked:
+            # Until the end the next life does not know what of the log is in the target.
+            self._table.begin_safe(session, SafeBounds(self._since_ts, self._point, Reason.RELAY))
+        if not super().move(session, to):
             return False
-        self._record.save(session, place.after_ts, AppliedJobs(self._schema_version), consistent=False)
+        self._record.save(session, to.after_ts, AppliedJobs(self._schema_version), consistent=False)
         return True
 
     def stands_at(self, place: ReplayPlace) -> None:
         """The target's record says so (``ReplayRecord.stands_at``)."""
-        self._held, self._record.commit_ts = place.recorded(safe=True), place.after_ts
+        super().stands_at(place)
+        self._record.commit_ts, self._marked = place.after_ts, True
 
-    def _mark(self, session: Session) -> None:
-        """Forget the marks of what is replayed. Until the end the next life does not know what of the log is in the target."""
-        self._record.rows.forget_upto(session, self._point)
-        self._record.rows.begin_safe(session, SafeBounds(self._since_ts, self._point, Reason.RELAY))
-
-    def _move(self, commit_ts: int, next_ddl: tuple[int, Begun] | None = None) -> None:
-        """Record that everything up to ``commit_ts`` is applied, and with its end that the target is consistent; ``next_ddl``: what comes next."""
+    def _finish(self) -> None:
+        """Record that the target is consistent."""
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
-                self._note(session, commit_ts, next_ddl)
-        self._is_at(commit_ts)
-
-    def _note(self, session: Session, commit_ts: int, next_ddl: tuple[int, Begun] | None = None) -> None:
-        """What ``_move`` records, in the transaction that is open."""
-        rows, consistent = self._record.rows, commit_ts == self._point
-        stored_ts = self._record.locked_ts(session, self.commit_ts, commit_ts)
-        answer_was_lost = stored_ts == commit_ts != self.commit_ts
-        if self._held is not None and not answer_was_lost and rows.read(session, lock=True).lanes != self._held:
-            raise rows.lost_commits(self._held, _AGAIN)
-        if consistent:
-            rows.forget_upto(session, commit_ts)
-        else:
-            self._mark(session)
-        if next_ddl is not None:
-            rows.begin_ddl(session, *next_ddl)
-        rows.end_lanes(session)
-        self._record.save(session, commit_ts, AppliedJobs(self._schema_version), consistent=consistent)
-        failpoints.point("before-downstream-commit")
-
-    def _is_at(self, commit_ts: int) -> None:
-        """The target's record says so."""
-        self._record.commit_ts, self._record.consistent, self._held = commit_ts, commit_ts == self._point, None
+                recorded = self._record.row.load(session, lock=True)
+                ended = recorded is not None and recorded.consistent and recorded.commit_ts == self._point
+                if not ended:
+                    self._record.locked_ts(session, self.commit_ts, self._point)
+                    if self._held is not None:
+                        self._locked(session, [self._held])
+                    self._table.forget_upto(session, self._point)
+                    self._record.save(session, self._point, AppliedJobs(self._schema_version), consistent=True)
+                failpoints.point("before-downstream-commit")
+        self._record.commit_ts, self._record.consistent, self._held = self._point, True, None

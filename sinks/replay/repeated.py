@@ -108,12 +108,6 @@ class _Renamed:
     new: str
 
 
-def alter_clauses(statement: str) -> tuple[_Solid, ...]:
-    """What one ALTER TABLE does, piece by piece; nothing of another statement."""
-    alter = _alter(_solid(statement))
-    return alter.clauses if alter is not None else ()
-
-
 def column_at(clause: _Solid) -> int:
     """The place of the column's name in MODIFY or CHANGE; the clause's length if there is none."""
     return min(_behind(clause, _behind(clause, 1, "COLUMN"), "IF", "EXISTS"), len(clause))

@@ -16,9 +16,10 @@ from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel, plan
+from pyspark_tidb_binlog.sinks.mysql import part_plans, plan
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
@@ -130,7 +131,7 @@ def test_rows_of_two_partitions_that_share_a_rowid(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, key: str, memory: int, skipped: frozenset[int]
 ) -> None:
     """Also where a transaction between two changes of one of them is skipped: that leaves no third row."""
-    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", memory)
     at = table([column("a", flag=NOT_NULL), column("b")], [index("PRIMARY", ("a", -1), primary=True)] if key else [])
     more = [(n, 0) for n in range(20, 40)]
     part = begin(f"CREATE TABLE d.t (a bigint, b bigint{key})", ", ".join(map(str, [(2, 2), (12, 12), (3, 3), (13, 13), *more])))
@@ -155,8 +156,8 @@ def test_planning_takes_longer_than_a_connection_may_be_idle(begin: Begin, monke
             time.sleep(0.5)
             super().__init__(*args, **more)
 
-    monkeypatch.setattr(parallel, "SpanPlan", Slow)
-    monkeypatch.setattr(parallel, "IN_MEMORY", 500)
+    monkeypatch.setattr(part_plans, "SpanPlan", Slow)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", 500)
     events = Events(PAIR)
     for i in range(16):
         events.insert(i, i, "x" * 20)
@@ -219,7 +220,7 @@ def test_findings_do_not_depend_on_subsets_slices_and_statements(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, memory: int, step: int, most: int
 ) -> None:
     """The transaction is run several times, planned anew each time."""
-    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", memory)
     monkeypatch.setattr(plan, "SLICE", step)
     part = begin(PAIR_SQL, "(2,2,'b'),(3,3,'c'),(5,5,'e'),(6,6,'f'),(7,7,'g'),(8,80,'h'),(100,12,'in the way'),(13,130,'too')")
     events = Events(PAIR).update((1, 1, "a"), (1, 1, "A")).update((2, 2, "b"), (2, 30, "B")).update((3, 3, "c"), (3, 2, "C"))

@@ -12,8 +12,9 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel
-from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql import part_plans
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan
@@ -126,7 +127,7 @@ def test_ours_in_safe_mode_is_finished_from_wherever_it_stopped(
     where: str, seed: int, session: Session, mariadb: PrivateMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a real one had applied a part of it, and in subsets smaller than a row's history."""
-    monkeypatch.setattr(parallel, "IN_MEMORY", 300)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", 300)
     half = Half(session, mariadb, seed)
     replay(session, PLAIN, half.changes[: 5 * seed])
     stopped(half, where, safe=True)

@@ -1,6 +1,6 @@
 """The kill test in small: the process dies at named points of a recorded case, is started again each time, and nothing differs at the end.
 
-The job dies where Spark takes part; at the points of a DDL a process without Spark dies. The points of rows are those of ``test_row_sink.py``
+The job dies where Spark takes part; at the points of a DDL a process without Spark dies. The points of rows are those of ``test_in_lanes.py``
 and ``test_skipped_in_parts.py``, that of a batch is one of ``test_checkpoint_deaths.py``, those of Delta ``tests/unit/sinks/test_delta_checkpoint.py``. The whole of it is ``tests/torture`` (``make torture``).
 """
 

@@ -19,9 +19,10 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
-from pyspark_tidb_binlog.sinks.mysql import parallel
+from pyspark_tidb_binlog.sinks.mysql import parallel, part_plans
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
-from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.parallel import LEFT, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -184,7 +185,7 @@ def test_a_row_that_is_deleted_and_inserted_again_is_a_new_one(place: Place) -> 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_so_is_one_with_a_clustered_key(way: str, in_memory: bool, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     if not in_memory:
-        monkeypatch.setattr(parallel, "IN_MEMORY", 1)
+        monkeypatch.setattr(part_plans, "IN_MEMORY", 1)
     place = make(
         way, f"CREATE TABLE d.t (id bigint PRIMARY KEY, n bigint, {NOTED})", "INSERT INTO d.t VALUES (1,1,'one',11),(2,2,'two',22)"
     )

@@ -213,16 +213,6 @@ def test_what_the_target_has_against_the_files_is_told_and_counted(destination: 
     assert destination.query("SELECT id, n FROM rp.t ORDER BY id") == ((1, "n"), (5, "mine"), (10, "moved"))
 
 
-def test_an_exchange_of_partitions_does_not_wait_for_itself(destination: Destination) -> None:
-    """MariaDB does without autocommit, as soon as there is a row to be validated."""
-    plain = pb.Event(schema_name="rp", table_name="x", tp=pb.Insert, row=[column("id", 3, "int", encode_int(1))])
-    parted = "use `rp`; CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (10));;"
-    destination.write([ddl(*CREATED[0]), ddl(11, parted), ddl(12, "use `rp`; CREATE TABLE `x` (`id` INT PRIMARY KEY);;"), rows(20, plain)])
-    destination.write([ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")])
-    assert destination.replay() == 0
-    assert destination.query("SELECT id FROM rp.p") == ((1,),)
-
-
 def test_what_ends_a_replay_says_where_and_what_to_do(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
     other = pb.Event(schema_name="rp", table_name="gone", tp=pb.Insert, row=[column("n", 3, "int", encode_int(1))])
     destination.write(
@@ -285,23 +275,17 @@ EXCHANGED = [
 EXCHANGE = ddl(30, "use `rp`; ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `x`;;")
 
 
-def test_a_large_transaction_of_equal_rows_goes_on_exactly(destination: Destination, dies: Dies) -> None:
-    """Its chunks differ in nothing but their values, or not even in those."""
+def test_a_transaction_that_was_stopped_in_goes_on_only_if_it_is_the_same(destination: Destination, dies: Dies) -> None:
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 3) for n in range(100)))])
     with dies.at("after-rows-commit", 3):
         destination.replay("-c", "2", "-txn-batch", "10")
     assert destination.query("SELECT COUNT(*) FROM rp.bag") == ((60,),)
-    others = destination.directory / "others"
-    (destination.directory / "binlogs").rename(others)
+    for path in (destination.directory / "binlogs").iterdir():
+        path.unlink()
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 2) for n in range(100)))])
     with pytest.raises(ApplyError, match="this range does not begin with the changes with which that span began"):
         destination.replay("-start-tso", "13")
-    for path in (destination.directory / "binlogs").iterdir():
-        path.unlink()
-    (destination.directory / "binlogs").rmdir()
-    others.rename(destination.directory / "binlogs")
-    assert destination.replay("-start-tso", "13") == 0
-    assert destination.query("SELECT n, COUNT(*) FROM rp.bag GROUP BY n") == ((0, 34), (1, 33), (2, 33))
+    assert destination.query("SELECT COUNT(*) FROM rp.bag") == ((60,),)
 
 
 @pytest.mark.parametrize("point", ["before-rows-commit", "after-rows-commit"])

@@ -104,7 +104,7 @@ def test_deaths_within_the_lanes(
 ) -> None:
     """After each death of a lane a life applies net changes: it finishes the open span row by row, and dies too. Spark's directory is lost at the third death.
 
-    Each point kills without Spark in ``test_row_sink.py`` and ``test_skipped_in_parts.py``, too.
+    Each point kills without Spark in ``test_in_lanes.py`` and ``test_skipped_in_parts.py``, too.
 
     ``bank`` has conflicts all the time; in the other case, which has no key, an operation that runs twice is seen.
     """

@@ -18,9 +18,10 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLo
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
-from pyspark_tidb_binlog.sinks.mysql import parallel
+from pyspark_tidb_binlog.sinks.mysql import parallel, part_plans
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.parallel import PartPlan, PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget, apply_part
+from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
@@ -174,7 +175,7 @@ def value(kind: Kind, n: int) -> Any:
 def test_a_refused_transaction_is_skipped_as_its_message_says(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, kind: Kind, memory: int
 ) -> None:
-    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", memory)
     one, two, three, four = (value(kind, n) for n in (1, 2, 3, 4))
     life = begin(kind, [(one, 1, "a"), (two, 2, "b"), (three, 3, "c")])
     events = Events(kind.at).update((one, 1, "a"), (one, 10, "A"), rowid=1).update((two, 2, "b"), (two, 20, "B"), rowid=2)
@@ -193,22 +194,6 @@ def test_as_many_equal_rows_without_a_key_are_inserted_as_were_deleted(begin: Be
     assert life.rows() == [(1, 1, None)] * 3 + [(2, 2, None)]
 
 
-def test_a_later_change_of_a_row_of_the_skipped_transaction_remains(begin: Begin) -> None:
-    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
-    events = Events(PAIR.at).update((1, 1, "a"), (1, 3, "b")).update((1, 3, "b"), (1, 3, "c")).update((2, 2, "b"), (2, 20, "b"))
-    refused(life, [events.table()], 1003)
-    assert life.run([events.table()], 1001, 1003) == []
-    assert life.rows() == [(1, 3, "c"), (2, 2, "b")]
-
-
-def test_a_row_that_another_transaction_deletes_as_well_stays_deleted(begin: Begin) -> None:
-    life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
-    events = Events(PAIR.at).update((1, 1, "a"), (1, 3, "b")).update((1, 3, "b"), (1, 4, "c")).update((2, 2, "b"), (2, 20, "b"))
-    refused(life, [events.table()], 1003)
-    assert life.run([events.table()], 1001, 1003) == []
-    assert life.rows() == [(1, 4, "c"), (2, 2, "b")]
-
-
 def test_transactions_that_are_skipped_one_after_the_other_and_no_longer(begin: Begin) -> None:
     life = begin(PAIR, [(1, 1, "a"), (2, 2, "b"), (3, 3, "c")])
     events = Events(PAIR.at).update((1, 1, "a"), (1, 20, "A")).update((1, 20, "A"), (1, 20, "B")).update((2, 2, "b"), (2, 20, "b"))
@@ -225,7 +210,7 @@ def test_transactions_that_are_skipped_one_after_the_other_and_no_longer(begin: 
 
 
 def test_what_is_skipped_from_the_beginning_is_not_touched(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "DeleteCorrection", None)
+    monkeypatch.setattr(part_plans, "DeleteCorrection", None)
     life = begin(PAIR, [(1, 1, "a"), (2, 2, "b")])
     events = [Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).update((2, 2, "b"), (2, 20, "B")).table()]
     life.deletes_only(events, 1002)
@@ -240,7 +225,7 @@ def test_what_is_skipped_from_the_beginning_is_not_touched(begin: Begin, monkeyp
 
 @pytest.mark.parametrize("memory", [1 << 25, 50])
 def test_a_skipped_transaction_may_change_an_unknown_table(begin: Begin, monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
-    monkeypatch.setattr(parallel, "IN_MEMORY", memory)
+    monkeypatch.setattr(part_plans, "IN_MEMORY", memory)
     life = begin(PAIR, [(1, 1, "a")])
     events = Events(PAIR.at).update((1, 1, "a"), (1, 10, "A")).insert(9, 9, "i").table()
     unknown = events.set_column(3, events.schema.field(3), pa.array([TABLE_ID, TABLE_ID + 1], pa.int64()))
@@ -261,17 +246,6 @@ def test_another_row_that_was_deleted_instead_is_a_finding(begin: Begin, kind: K
     findings = life.run(tables, 1001, 1002)
     assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
     assert findings[0].words.startswith("1 rows equal to those of this transaction may be missing")
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.id in ("pair", "handle", "common")])
-def test_a_row_with_a_handle_is_found_whatever_was_skipped(begin: Begin, kind: Kind) -> None:
-    one, two = value(kind, 1), value(kind, 2)
-    life = begin(kind, [(one, 1, "a"), (two, 2, "b")])
-    events = Events(kind.at).update((two, 2, "b"), (two, 5, "b")).update((one, 1, "a"), (one, 2, "b"), same=True)
-    tables = [events.update((one, 2, "b"), (one, 20, "c")).table()]
-    refused(life, tables, 1002, 1001)
-    assert life.run(tables, 1001, 1002) == []
-    assert life.rows() == [(one, 1, "a"), (two, 2, "b")]
 
 
 # Several parts.
@@ -425,7 +399,7 @@ def test_the_same_as_if_it_had_been_skipped_from_the_beginning(
     life.deletes_only([events], *last)
     deleted = life.rows()
     expected = [(f.key, f.commit_ts) for f in life.run([events], *last)], life.rows()
-    monkeypatch.setattr(parallel, "IN_MEMORY", rng.choice([1 << 25, 300]))
+    monkeypatch.setattr(part_plans, "IN_MEMORY", rng.choice([1 << 25, 300]))
     life = begin(kind, before, on_finding="record")
     for skipped in (first, second, last):
         life.deletes_only([events], *skipped)

@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, OpenParts, Part, Reason, SafeBounds, StateTable
+from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, OpenLanes, OpenParts, Part, Reason, Row, SafeBounds, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
 from tests.support.recorded import progress_in, record_in, set_checkpoint
 
@@ -127,16 +127,6 @@ def test_one_row_says_which_span_is_ours(session: Session) -> None:
     assert load(session) == TargetProgress(3, True, 48, None)
 
 
-def test_the_record_lives_and_dies_with_the_transaction(session: Session) -> None:
-    session.commit()
-    RECORD.begin_parts(session, SPAN)
-    session.commit()
-    session.begin()
-    assert RECORD.claim(session, part(0, "write"))
-    session.rollback()
-    assert RECORD.planned_without(session, part(0, "write")) is None
-
-
 @pytest.mark.parametrize(
     ("other", "why"),
     [
@@ -163,6 +153,26 @@ def test_what_was_left_of_a_span_that_was_passed_by_hand_does_not_count_when_it_
     RECORD.begin_lanes(session, OpenLanes(100, 200, "plan", False, (3,)))
     RECORD.begin_parts(session, OpenParts(200, 300, 2))
     assert RECORD.read(session).lanes is None
+
+
+def test_a_stream_forgets_the_place_of_a_recovery_once_it_begins_a_span_itself(session: Session) -> None:
+    place = Row(PLACE, 100, 200, '{"kind":"rows"}')
+    RECORD.swap(session, None, place)
+    assert [RECORD.read(session).relayed_upto(ts) for ts in (99, 100, 101)] == [0, 200, 0]
+    RECORD.begin_parts(session, SPAN)
+    assert RECORD.read(session).row(PLACE) is None
+    RECORD.swap(session, None, place)
+    RECORD.begin_lanes(session, LANES)
+    assert RECORD.read(session).row(PLACE) is None
+
+
+def test_a_row_is_swapped_only_if_it_is_as_it_was(session: Session) -> None:
+    first, second = Row(PLACE, 100, 200, "1"), Row(PLACE, 100, 200, "2")
+    RECORD.swap(session, None, first)
+    assert RECORD.swap(session, first, second)
+    assert not RECORD.swap(session, first, second), "the answer to its commit was lost"
+    RECORD.forget(session, PLACE)
+    assert not RECORD.swap(session, second, first)
 
 
 def test_a_late_task_writes_nothing_in_the_next_span(session: Session) -> None:
@@ -218,7 +228,7 @@ def test_of_what_lies_beyond_a_checkpoint_only_what_is_open_there_stays(session:
     assert RECORD.claim(session, Part(200, 300, 0, 2, "delete"))
     RECORD.begin_lanes(session, OpenLanes(150, 300, "plan", True, (3,)))
     state = RECORD.read(session)
-    assert (state.beyond(200), state.beyond(200, around=True), state.beyond(150), state.beyond(150, around=True)) == (300, 300, 300, 0)
+    assert (state.beyond(200), state.around(200), state.beyond(150), state.around(150)) == (300, 300, 300, 0)
     RECORD.forget_beyond(session, 200)
     assert {row.name for row in RECORD.read(session).rows} == {"open", "part 200-300 0/2 delete", "lane 0"}
     RECORD.forget_beyond(session, 100)

@@ -5,8 +5,8 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
-LANES = "FROM {}.spark_state WHERE name LIKE 'lane %'"
-"""The progress of lanes in a checkpoint schema."""
+PLACE = "FROM {}.spark_state WHERE name = 'place'"
+"""The place of a replay in a checkpoint schema."""
 
 
 def record_in(session: Session, schema: str = CHECKPOINT_SCHEMA, cluster_id: int = 1) -> StateTable:

@@ -32,11 +32,10 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
-from pyspark_tidb_binlog.sinks.mysql.rows.lane_plan import LanePlan
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
-from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import Lanes, LaneWriter
+from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LanePlan, Lanes, LaneWork
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
@@ -47,11 +46,11 @@ _log = logging.getLogger(__name__)
 class InLanes:
     """The lanes of one target's spans."""
 
-    def __init__(self, target: RowTarget, connect: Callable[[], Session], retry_policy: RetryPolicy) -> None:
+    def __init__(self, target: RowTarget, connect: Callable[[], Session]) -> None:
         """Accesses nothing. ``connect`` opens a session."""
         self._target = target
-        self._lanes = Lanes(connect, target.settings, retry_policy)
-        self.open: OpenLanes | None = None
+        self._lanes = Lanes(target.leased, target.settings, connect)
+        self.open_span: OpenLanes | None = None
         """The span that is in the target in part."""
         self._interrupted = False
         """Whether the lanes ended with an error: where they are is in the target."""
@@ -67,18 +66,23 @@ class InLanes:
 
     # The open span.
 
+    def refresh(self) -> None:
+        """Read, after an error of the lanes, where each lane is."""
+        if not self._interrupted:
+            return
+        for attempt in self._target.leased.retrying():
+            with attempt, self._target.leased.session(attempt) as session:
+                self.open_span = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
+        self._interrupted = False
+
     def is_open(self, step: RowsStep) -> bool:
-        """Whether ``step`` begins within the open span. After an error of the lanes it is read again where each lane is."""
-        if self._interrupted:
-            for attempt in self._target.leased.retrying():
-                with attempt, self._target.leased.session(attempt) as session:
-                    self.open = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
-            self._interrupted = False
-        return self.open is not None and step.after_ts < self.open.upto_ts
+        """Whether ``step`` begins within the open span."""
+        return self.open_span is not None and step.after_ts < self.open_span.upto_ts
 
     def cut(self, step: RowsStep) -> Iterator[RowsStep]:
         """``step``, in two where the open span ends within it."""
-        if self.is_open(step) and self.open is not None and (end := self.open.upto_ts) < step.upto_ts:
+        span = self.open_span
+        if span is not None and step.after_ts < (end := span.upto_ts) < step.upto_ts:
             yield replace(step, upto_ts=end)
             step = replace(step, after_ts=end)
         yield step
@@ -98,6 +102,7 @@ class InLanes:
         target, here = self._target, step
         for attempt in target.tables.fitting():
             with attempt:
+                self.refresh()
                 if attempt.refused is not None:
                     # Without dispatch, transactions of the step may have been committed before one was refused.
                     here = replace(step, after_ts=target.record.commit_ts)
@@ -119,11 +124,11 @@ class InLanes:
             findings = self._write(batch, plan, how, step)
         failpoints.point("after-downstream-commit")
         record.stands_at(step.upto_ts, step.applied)
-        record.consistent = self.open is None
+        record.consistent = self.open_span is None
         return Written(len(batch), findings)
 
     def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> LanePlan:
-        settings, left = self._target.settings, self.open if self.is_open(step) else None
+        settings, left = self._target.settings, self.open_span if self.is_open(step) else None
         conflict = Conflict.GROUPS if settings.enable_detect else Conflict.OFF
         lanes = settings.worker_count if settings.enable_dispatch else 1
         if left is None:
@@ -172,25 +177,24 @@ class InLanes:
     # Lanes.
 
     def _write_lanes(self, plan: OpPlan, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
-        target, left = self._target, self.open if self.is_open(step) else None
-        span = OpenLanes(step.after_ts, max(step.upto_ts, left.upto_ts if left else 0), how.text, how.safe, (0,) * how.lanes)
-        if how.done is not None and left is not None:
-            span = left
-        begun = how.done is not None
-        if not begun:
+        target, left = self._target, self.open_span if self.is_open(step) else None
+        if how.resumed and left is not None:
+            span, begun = left, True
+        else:
+            upto_ts = max(step.upto_ts, left.upto_ts if left else 0)
+            span = OpenLanes(step.after_ts, upto_ts, how.text, how.safe, (0,) * how.lanes)
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
                     begun = self._begin(session, span, step)
         findings: tuple[Finding, ...] = ()
         if begun:
-            target.record.consistent, self.open, self._interrupted = False, span, True
-            writer = LaneWriter(plan, target.record.rows, span, target.settings, target.leased.lease)
-            findings = self._lanes.run(writer, how.rounds(), how.done or span.done)
+            target.record.consistent, self.open_span, self._interrupted = False, span, True
+            findings = self._lanes.run(LaneWork(plan, span, target.record.rows), how.rounds())
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
                     self._end(session, span, how, step)
         self._interrupted = False
-        self.open = _rest(span, step)
+        self.open_span = _rest(span, step)
         return findings
 
     def _begin(self, session: Session, span: OpenLanes, step: RowsStep) -> bool:

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.engine.fold import Indexes, Mask
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, TableOps
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.matching import ByKey, OldRows, differ, matches
-from pyspark_tidb_binlog.sinks.mysql.plan import Images, PlanLimits, RowSource, TableBuilder
+from pyspark_tidb_binlog.sinks.mysql.plan import Images, OldRowSource, PlanLimits, TableBuilder
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, RowTexts, Statement
 
 
@@ -121,8 +121,8 @@ def _chosen(mask: Mask, numbers: Sequence[int]) -> bytes:
     return b"".join([place.to_bytes(8, "little") for place, number in enumerate(numbers) if mask[number]])
 
 
-class _PieceRows(RowSource):
-    """What the plan asks of its events, of one table's operations of one kind."""
+class _PieceRows:
+    """One table's operations of one kind (``OldRowSource``)."""
 
     def __init__(self, piece: TableOps, commit_ts: Indexes) -> None:
         self._piece = piece
@@ -134,7 +134,7 @@ class _PieceRows(RowSource):
         return OldRows(self._piece.old_under(table, indexes), indexes)
 
 
-def _texts(piece: TableOps, source: RowSource, builder: TableBuilder, *, safe: bool) -> Iterator[tuple[RowTexts, Indexes]]:
+def _texts(piece: TableOps, source: OldRowSource, builder: TableBuilder, *, safe: bool) -> Iterator[tuple[RowTexts, Indexes]]:
     """The texts of all operations, and which they are; of an operation with two rows, the one that comes first is given first."""
     every = np.arange(len(piece), dtype=np.int64)
     new = Images(piece.new, source.commit_ts) if piece.new is not None else None
@@ -153,7 +153,7 @@ def _texts(piece: TableOps, source: RowSource, builder: TableBuilder, *, safe: b
         yield builder.written(new, Effect.ADDS), every
 
 
-def _stays(table: TableAt, old: OldRows, new: Images, source: RowSource) -> Mask:
+def _stays(table: TableAt, old: OldRows, new: Images, source: OldRowSource) -> Mask:
     """Mask of the rows that keep the key by which they are found, so that REPLACE deletes them itself."""
     stays: Mask = np.zeros(len(old), dtype=bool)
     for match in matches(table, old, source.versions):

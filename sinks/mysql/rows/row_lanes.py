@@ -1,12 +1,15 @@
 """The lanes of row operations: connections that each apply their operations in order, in transactions of several operations. [db]
 
-Promises: each transaction first checks the lease. With a record the same transaction then moves its lane's number of done
-operations, so that none is applied twice after a lost answer or a crash. A round ends when all its transactions are committed. When
-a lane fails, the others begin no further transaction, and its error is raised.
+    operations and their keys -> ``LanePlan``: lanes and rounds, recognised again after a crash -> ``Lanes``
+
+Promises: each transaction first checks the lease. The same transaction then moves its lane's number of done operations, so that none is applied twice
+after a lost answer or a crash. A round ends when all its transactions are committed. When a lane fails, the others begin no further transaction, and its
+error is raised.
 
 TiDB has no shared row locks, so transactions of several lanes conflict on the lease row and are retried: one lane is best there.
 """
 
+import hashlib
 import math
 import threading
 import time
@@ -15,58 +18,115 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding
-from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.checked import checked
-from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError, retrying
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, schedule
+from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
+from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
-from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions, transaction
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes, StateTable
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanePlan:
+    """Which lane applies which operations, and when."""
+
+    schedule: Schedule
+    lanes: int
+    text: str
+    """How it was made, and a fingerprint of the operations and of their lanes and rounds."""
+    safe: bool
+    resumed: bool = False
+    """Whether it is the plan by which the open span was begun."""
+
+    @classmethod
+    def of(cls, batch: RowBatch, keys: OpKeys, lanes: int, conflict: Conflict, run: int, *, safe: bool) -> "LanePlan":
+        """The plan of a span that begins now; ``run`` as for ``schedule``."""
+        made = schedule(keys, lanes, conflict, run)
+        return cls(made, lanes, f"{conflict}-{run}-{_fingerprint(batch, made)}", safe)
+
+    @classmethod
+    def again(cls, batch: RowBatch, keys: OpKeys, left: OpenLanes) -> "LanePlan | None":
+        """The plan of a span that was begun; None if these are not its operations."""
+        conflict, _, rest = left.plan.partition("-")
+        run = rest.partition("-")[0]
+        if conflict not in set(Conflict) or not run.isdigit():
+            return None
+        plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run), safe=left.safe)
+        return replace(plan, resumed=True) if plan.text == left.plan else None
+
+    def ends(self) -> tuple[int, ...]:
+        """How many operations each lane has done in the end."""
+        return tuple(np.bincount(self.schedule.lanes, minlength=self.lanes).tolist())
+
+    def rounds(self) -> list[dict[int, list[int]]]:
+        """The operations of each lane in each round, in order."""
+        found: list[dict[int, list[int]]] = []
+        numbers, lanes = self.schedule.rounds, self.schedule.lanes
+        ends = [*self.schedule.flushed_before, len(numbers)]
+        begin = 0
+        for end in ends:
+            here = lanes[begin:end]
+            found.append({int(lane): (np.flatnonzero(here == lane) + begin).tolist() for lane in np.unique(here)})
+            begin = end
+        return found
+
+
+def _fingerprint(batch: RowBatch, made: Schedule) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for numbers in (batch.commit_ts, made.lanes, made.rounds):
+        digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
+    for piece in batch.pieces:
+        digest.update(f"{piece.table.schema}.{piece.table.name} {int(piece.op)}".encode())
+        digest.update(np.ascontiguousarray(piece.places, dtype="<i8").tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class LaneWriter:
-    """Writes operations of an open span: what they are, and where it is recorded which of them are done."""
+class LaneWork:
+    """What the lanes of an open span do."""
 
     plan: OpPlan
+    span: OpenLanes
+    """As its lanes begin."""
     record: StateTable
-    lanes: OpenLanes
-    """As they begin."""
-    settings: ApplyConfig
-    lease: Lease
 
-    def write(
-        self, places: Sequence[int], sessions: Sessions, policy: RetryPolicy, *, lane: int = 0, before: int = 0, ends: Sequence[int] = ()
-    ) -> Sequence[Finding]:
-        """Write operations of ``lane`` in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings.
 
-        ``before``: how many operations of the lane come before; ``ends``: how many each lane must have done.
-        """
-        statements = self.plan.statements(places)
-        for attempt in retrying(policy):
-            with attempt, transaction(sessions, attempt) as session:
-                for effects in checked(session, self.settings, savepoints=False):
-                    lease.check(session, self.lease)
-                    if ends:
-                        self.record.require_done(session, self.lanes, ends)
-                    if not self.record.advance(session, self.lanes, lane, before, before + len(places)):
-                        break
-                    effects.run(statements)
-                    failpoints.point("before-rows-commit")
-        failpoints.point("after-rows-commit")
-        return effects.findings
+@dataclass(frozen=True, slots=True)
+class LaneMove:
+    """Operations of a lane that are done."""
+
+    work: LaneWork
+    lane: int
+    before: int
+    """How many operations of the lane come before."""
+    after: int
+    ends: Sequence[int]
+    """How many operations each lane must have done."""
+
+    def claim(self, session: Session) -> bool:
+        """Move the lane (``Claim.claim``)."""
+        record, span = self.work.record, self.work.span
+        if self.ends:
+            record.require_done(session, span, self.ends)
+        return record.advance(session, span, self.lane, self.before, self.after)
 
 
 class Lanes:
     """Connections and threads of the lanes; opened when they are needed."""
 
-    def __init__(self, connect: Callable[[], Session], settings: ApplyConfig, retry_policy: RetryPolicy) -> None:
+    def __init__(self, leased: LeasedTarget, settings: ApplyConfig, connect: Callable[[], Session]) -> None:
+        self._leased = leased
+        self._settings = settings
         self._open = partial(KeptSessions, connect, settings.lease_timeout)
-        self._retry_policy = retry_policy
         self._most = settings.txn_batch
         self._seconds = settings.txn_batch_time or math.inf
         """A transaction has fewer operations while the last transaction of its lane took longer than this."""
@@ -81,11 +141,12 @@ class Lanes:
         """A transient error that a lane is retrying."""
         return next((error for error in list(self._waiting.values()) if error is not None), None)
 
-    def run(self, writer: LaneWriter, rounds: Sequence[Mapping[int, Sequence[int]]], done: Sequence[int]) -> tuple[Finding, ...]:
-        """Apply the operations of each round by lane, except for the first ``done`` ones of each lane; returns the findings."""
-        left, position = list(done), [0] * len(done)
+    def run(self, work: LaneWork, rounds: Sequence[Mapping[int, Sequence[int]]]) -> tuple[Finding, ...]:
+        """Apply the operations of each round by lane, except for those that the lanes have done; returns the findings."""
+        left, position = list(work.span.done), [0] * len(work.span.done)
         findings: list[Finding] = []
-        self._grow(len(done))
+        while len(self._sessions) < len(left):
+            self._sessions.append(self._open())
         for number, round_ in enumerate(rounds):
             jobs = {}
             behind = tuple(position) if number else ()
@@ -95,7 +156,7 @@ class Lanes:
                 begin = position[lane] + skipped
                 position[lane] += len(places)
                 if skipped < len(places):
-                    jobs[lane] = partial(self._lane, lane, writer, places[skipped:], begin, behind)
+                    jobs[lane] = partial(self._lane, lane, work, places[skipped:], begin, behind)
             for found in self._together(jobs):
                 findings += found
         return tuple(findings)
@@ -107,10 +168,6 @@ class Lanes:
             self._threads.shutdown(wait=False)
         for sessions in self._sessions:
             sessions.close()
-
-    def _grow(self, lanes: int) -> None:
-        while len(self._sessions) < lanes:
-            self._sessions.append(self._open())
 
     def _together(self, jobs: Mapping[int, Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
         if len(jobs) <= 1:
@@ -128,9 +185,8 @@ class Lanes:
         for future in failed or futures:
             yield future.result()
 
-    def _lane(self, lane: int, writer: LaneWriter, places: Sequence[int], begin: int, behind: Sequence[int]) -> list[Finding]:
+    def _lane(self, lane: int, work: LaneWork, places: Sequence[int], begin: int, behind: Sequence[int]) -> list[Finding]:
         """One lane's operations of a round, the first of which is its number ``begin``; ``behind``: how many each lane did in earlier rounds."""
-        retry_policy = replace(self._retry_policy, tell=partial(self._tell, lane))
         findings: list[Finding] = []
         at, count = 0, self._most
         while at < len(places):
@@ -139,10 +195,18 @@ class Lanes:
             here = places[at : at + count]
             begun = time.monotonic()
             # Later ones of the lane cannot be there without the first.
-            sessions, ends = self._sessions[lane].use, () if at else behind
-            findings += writer.write(here, sessions, retry_policy, lane=lane, before=begin + at, ends=ends)
+            move = LaneMove(work, lane, begin + at, begin + at + len(here), () if at else behind)
+            findings += self._write(move, work.plan.statements(here))
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
+        return findings
+
+    def _write(self, move: LaneMove, statements: Sequence[Statement]) -> Sequence[Finding]:
+        """Write operations of a lane in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
+        policy = replace(self._leased.retry_policy, tell=partial(self._tell, move.lane))
+        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[move.lane].use, policy, savepoints=False)
+        findings = writer.write(move, (("before-row-operations", statements), ("before-rows-commit", ())))
+        failpoints.point("after-rows-commit")
         return findings
 
     def _next_count(self, count: int, seconds: float) -> int:

@@ -8,7 +8,7 @@ from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 
 @dataclass(frozen=True)
 class Planned:
-    """Stands for ``parallel._PartPlans``."""
+    """Stands for ``part_plans.PartPlans``."""
 
     statements: Iterable[Statement] = ()
     skipped: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""``sinks.engine.keyed`` and its subsets in ``sinks.mysql.parallel``: what goes in comes out."""
+"""``sinks.engine.keyed`` and its subsets in ``sinks.mysql.part_plans``: what goes in comes out."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import (
     unpack_each,
     with_keys,
 )
-from pyspark_tidb_binlog.sinks.mysql.parallel import _ends_without, _subset_numbers, _subsets
+from pyspark_tidb_binlog.sinks.mysql.part_plans import ends_without, subset_numbers_of, subsets
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 
 
@@ -139,7 +139,7 @@ def test_rows_of_an_unknown_table_have_no_key() -> None:
 
 def test_subsets_hold_each_rows_events_together_and_leave_out_what_the_net_change_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part too big for memory is planned in subsets: any row's first and last event are in the same one."""
-    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.parallel.IN_MEMORY", 4_000)
+    monkeypatch.setattr("pyspark_tidb_binlog.sinks.mysql.part_plans.IN_MEMORY", 4_000)
     keys = [n % 50 for n in range(1000)]
     made = [
         {"commit_ts": n + 1, "seq": 0, "op": int(Op.INSERT if n < 50 else Op.UPDATE), "table_id": 7, "schema_version": 3}
@@ -149,11 +149,11 @@ def test_subsets_hold_each_rows_events_together_and_leave_out_what_the_net_chang
     table = pa.Table.from_pylist(made, schema=KEYED)
     for part in range(2):
         rows = table.filter(pa.array([row["part"] == part for row in made]))
-        subsets = list(_subsets(rows, _subset_numbers(rows, _ends_without(rows, frozenset()))))
-        assert len(subsets) > 5
-        found = [(row["key"], row["commit_ts"]) for subset in subsets for row in subset.to_pylist()]
+        cut = list(subsets(rows, subset_numbers_of(rows, ends_without(rows, frozenset()))))
+        assert len(cut) > 5
+        found = [(row["key"], row["commit_ts"]) for subset in cut for row in subset.to_pylist()]
         assert sorted(found) == sorted((b"%08d" % key, ts + key) for key in range(50) if key % 2 == part for ts in (1, 951))
-        assert sum(subset.num_rows > 0 for subset in subsets) > 3
+        assert sum(subset.num_rows > 0 for subset in cut) > 3
 
 
 CLUSTERED = history(

@@ -21,16 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRows, of_relay_log
-from pyspark_tidb_binlog.sinks.replay.named_rows import (
-    FileColumn,
-    FileRow,
-    FileTable,
-    NamedRow,
-    file_table,
-    places_of,
-    plan_of,
-    row_numbers_of,
-)
+from pyspark_tidb_binlog.sinks.replay.named_rows import FileColumn, FileRow, FileTable, NamedRow, chains_of, file_table, plan_of
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
@@ -73,15 +64,14 @@ def test_every_value_comes_back(case: str, zone: datetime.tzinfo) -> None:
             own = here.filter(pc.equal(here.column("commit_ts"), message.commit_ts))
             own = own.filter(pa.array([i in step.tables for i in own.column("table_id").to_pylist()]))
             images: dict[tuple[str, str, Op], list[NamedRow]] = {}
-            tables: dict[str, tuple[FileTable, tuple[int, ...]]] = {}
+            tables: dict[str, FileTable] = {}
             for row in read:
                 if row.table not in tables:
                     (info,) = (at.info for at in step.tables.values() if (at.schema, at.name) == (row.schema, row.table))
                     tables[row.table] = table_for(row, made_of(info))
-                    keys = [[c.name for c in key] for key in tables[row.table][0].at.info.unique_keys()]
+                    keys = [[c.name for c in key] for key in tables[row.table].at.info.unique_keys()]
                     assert keys == [[c.name for c in key] for key in info.unique_keys()]
-                table, places = tables[row.table]
-                images.setdefault((row.schema, row.table, row.op), []).append(table.read(row, places, message.commit_ts, how))
+                images.setdefault((row.schema, row.table, row.op), []).append(tables[row.table].read(row, message.commit_ts, how))
             for piece in operations_of(own, step.tables).pieces:
                 mine = images.pop((piece.table.schema, piece.table.name, piece.op))
                 for values, theirs in (([m.old for m in mine], piece.old), ([m.new for m in mine], piece.new)):
@@ -98,22 +88,20 @@ def rows_of(payload: bytes) -> list[FileRow]:
     return list(record.rows)
 
 
-def table_for(row: FileRow, there: TargetTable) -> tuple[FileTable, tuple[int, ...]]:
-    places = places_of(row.columns, there)
-    return file_table(1, (row.schema, row.table), [row.columns[place] for place in places], there), places
+def table_for(row: FileRow, there: TargetTable) -> FileTable:
+    return file_table(1, (row.schema, row.table), row.columns, there)
 
 
 def read(table: slave.Table, there: TargetTable, how: ReadBack | None = None) -> list[NamedRow]:
     payload = slave.Binlog(type=slave.DML, commit_ts=1, dml_data=slave.DMLData(tables=[table])).SerializeToString()
     found = rows_of(payload)
-    made, places = table_for(found[0], there)
-    return [made.read(row, places, 1, how or ReadBack(datetime.UTC)) for row in found]
+    return [table_for(found[0], there).read(row, 1, how or ReadBack(datetime.UTC)) for row in found]
 
 
 def test_the_worked_example() -> None:
     """UPDATE of (id 7, s NULL -> 'hi')."""
     (row,) = rows_of(bytes.fromhex(UPDATE))
-    table, places = table_for(
+    table = table_for(
         row,
         there(
             column_there("ID", nullable=False),
@@ -127,7 +115,7 @@ def test_the_worked_example() -> None:
     assert [c.name for c in at.info.columns] == ["ID", "s"]
     assert [[c.name for c in key] for key in at.info.unique_keys()] == [["ID"]]
     assert (at.others, at.own_keys) == (("more",), ("x",))
-    assert table.read(row, places, 5, ReadBack(datetime.UTC)) == NamedRow(table, Op.UPDATE, 5, (7, None), (7, b"hi"))
+    assert table.read(row, 5, ReadBack(datetime.UTC)) == NamedRow(table, Op.UPDATE, 5, (7, None), (7, b"hi"))
 
 
 def test_the_hour_that_comes_twice_is_counted() -> None:
@@ -186,9 +174,9 @@ def sql_of(rows: list[NamedRow], *, safe: bool = False) -> list[str]:
 def test_a_row_is_followed_through_its_keys() -> None:
     """Deleted and inserted again it is another one; of equal rows without a key each is followed by itself."""
     moves = [(None, (1, 1)), ((1, 1), (2, 1)), ((2, 1), None), (None, (2, 5)), ((9, 9), (9, 8)), ((9, 8), None)]
-    assert row_numbers_of(changed(KEYED, *moves)) == [0, 0, 0, 1, 2, 2]
+    assert chains_of(changed(KEYED, *moves)) == [0, 0, 0, 1, 2, 2]
     equal = [(None, (1, 1)), (None, (1, 1)), ((1, 1), (1, 2)), ((1, 1), None), ((1, 1), None), ((1, 2), None)]
-    assert row_numbers_of(changed(KEYLESS, *equal)) == [0, 1, 1, 0, 2, 1]
+    assert chains_of(changed(KEYLESS, *equal)) == [0, 1, 1, 0, 2, 1]
 
 
 def test_many_operations_are_few_statements() -> None:

@@ -101,16 +101,6 @@ def test_files_are_a_real_drainers_byte_for_byte(tmp_path: Path, case: str) -> N
     assert (tmp_path / file.name).read_bytes() == b"".join(map(record_of, from_drainer(case, "drainer.slave")))
 
 
-def test_the_worked_example_in_its_frame(tmp_path: Path) -> None:
-    """wire.md 2.4 and 3: the DDL ``CREATE DATABASE `d`;`` at commit_ts 5."""
-    log = made(tmp_path)
-    log.begin(TargetProgress(4, True, 0, None))
-    log.write(4, 5, [Message(5, DDL.ddl(5, QualifiedName("d", ""), "CREATE DATABASE `d`;"), 0)])
-    log.close()
-    data = (tmp_path / files_in(tmp_path)[0].name).read_bytes()
-    assert data[:-4].hex() == "04051b1c" + "2100000000000000" + "08011005221b0a016412001a14435245415445204441544142415345206064603b"
-
-
 def test_a_span_is_durable_before_its_cover(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.begin(CLEAN)

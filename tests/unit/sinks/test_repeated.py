@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
+from pyspark_tidb_binlog.sinks.mysql.state_table import State
 from pyspark_tidb_binlog.sinks.replay.repeated import is_one, names_after, undoes_itself
-from pyspark_tidb_binlog.sinks.replay.replay_place import PlaceKind, ReplayPlace
+from pyspark_tidb_binlog.sinks.replay.replay_record import PlaceKind, ReplayPlace
 
 ONE = (
     "ALTER TABLE `t` ADD COLUMN `a` INT",
@@ -62,11 +62,7 @@ def test_what_a_second_time_would_undo(text: str, undone: bool) -> None:
     assert undoes_itself(text) is undone
 
 
-def test_the_place_of_a_replay_is_read_from_its_record() -> None:
-    for kind in PlaceKind:
-        place = ReplayPlace(7, (1 << 63) - 1, "0f" * 8, kind, 12)
-        record = place.recorded(9, safe=True)
-        assert (ReplayPlace.read(record), record.safe, record.upto_ts) == (place, True, (1 << 63) - 1) and len(record.plan) <= 64
-        assert place.recorded(1 << 63).upto_ts == 1 << 63
-    for plan in ("", "relay", "groups-20-0f", "groups-20-0f-4000", "ddl"):
-        assert ReplayPlace.read(OpenLanes(1, 2, plan, False, (0,))) is None
+@pytest.mark.parametrize("kind", PlaceKind)
+def test_the_place_of_a_replay_is_read_from_its_row(kind: PlaceKind) -> None:
+    place = ReplayPlace(7, 1 << 63, kind, (1 << 63) - 1, "0f" * 8, 12, safe=True)
+    assert ReplayPlace.read(State((place.row,))) == place

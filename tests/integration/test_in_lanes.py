@@ -310,15 +310,6 @@ def test_a_value_that_does_not_fit_is_found_where_the_row_must_be_mended(place: 
     ]
 
 
-def test_on_finding_stop_commits_nothing_of_that_transaction(place: Place) -> None:
-    world = clustered("c1", TABLE_ID)
-    place.create(world)
-    events = Events(world.at).insert(1, None, 1).delete(5, None, 1)
-    with pytest.raises(FindingError, match="row"):
-        place.sink("stop", txn_batch=5).apply(*events_of(world.at, events), StageClock())
-    assert place.query("SELECT * FROM d.c1") == []
-
-
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_lane_that_fails_leaves_the_step_open(place: Place, restarted: bool) -> None:
     world = clustered("c1", TABLE_ID, 100)

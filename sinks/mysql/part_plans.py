@@ -1,0 +1,263 @@
+"""Plans the statements of one part of a span: from the rows of a Spark partition, in subsets that fit into memory. Pure.
+
+    rows of a part -> rows that share a ``_tidb_rowid`` told apart -> subsets by key -> ``SpanPlan`` or ``SafeSpanPlan`` for each
+
+A part may be planned again without other transactions than before (``syncer.ignore-txn-commit-ts``): ``corrections``.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, SchemaMismatch
+from pyspark_tidb_binlog.schemas.events import Op
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted, without
+from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows, Indexes, Mask, ends_of, marked, subset_numbers
+from pyspark_tidb_binlog.sinks.engine.identity import numbered, repeated, row_numbers, sharing
+from pyspark_tidb_binlog.sinks.engine.keyed import IN_MEMORY, Span
+from pyspark_tidb_binlog.sinks.mysql.delete_correction import DeleteCorrection
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
+from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """How executors plan a part. Picklable."""
+
+    span: Span
+    tables: Mapping[int, TableAt]
+    flavour: Flavour
+    limits: PlanLimits
+    skipped_ts: frozenset[int]
+    """commit_ts of the transactions of the span to skip."""
+    gone: frozenset[int]
+    """Ids of tables whose rows are not written."""
+    left_out: frozenset[tuple[int, int]] = frozenset()
+    """(table id, operation) of row changes that are not written."""
+    hidden: HiddenRows | None = None
+    """The images that conditions hide."""
+    safe: SafeSpan | None = None
+    """None: not in safe mode."""
+    ring: bool = False
+    """Whether transactions that came back in a ring were left out before."""
+
+    def chosen(self, rows: pa.Table) -> pa.Table:
+        """The ``rows`` that concern the span, also those of transactions to skip."""
+        return wanted(rows_between(rows, *self.span), self.gone, self.left_out)
+
+
+class PartPlans:
+    """The statements of one part. Each time they are planned anew, except that a part of one subset keeps its plan.
+
+    The statements of each subset begin with one that does nothing. Many subsets may have no other statement, and the server would close the idle connection
+    while they are planned.
+    """
+
+    def __init__(self, rows: pa.Table, how: PartPlan) -> None:
+        """``rows``: of one part, with the columns of ``KEYED``."""
+        rows = _told_apart(rows, how)
+        self._how = how
+        self._rows = rows
+        wanted = _all_without(rows, how.skipped_ts) if how.safe else ends_without(rows, how.skipped_ts) | self._births(how.skipped_ts)
+        few = rows.nbytes <= IN_MEMORY
+        self._only = self._plan(without(rows, "commit_ts", how.skipped_ts).combine_chunks()) if few else None
+        self._numbers = subset_numbers_of(rows, wanted) if not few else np.zeros(0, dtype=np.int64)
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """The transactions that it is planned without."""
+        return self._how.skipped_ts
+
+    def deletes(self) -> Iterator[Statement]:
+        """All deletes of the part."""
+        for plan in self._plans():
+            yield _ALIVE
+            yield from plan.deletes
+
+    def writes(self) -> Iterator[Statement]:
+        """All writes of the part."""
+        for plan in self._plans():
+            yield _ALIVE
+            yield from plan.writes()
+
+    def corrections(self, before: frozenset[int], findings: list[Finding]) -> Iterator[Statement]:
+        """What makes the committed deletes, planned without the transactions ``before``, those of ``deletes``; adds what stays uncertain to ``findings``.
+
+        All rows are inserted again before any is deleted, because the deletes must also find them among equal rows without a key.
+        """
+        for subset in self._changed_rows(before):
+            correction = self._correction(subset, before)
+            findings += correction.doubts()
+            yield _ALIVE
+            yield from correction.restores()
+        for subset in self._changed_rows(before):
+            correction = self._correction(subset, before)
+            yield _ALIVE
+            yield from correction.deletes()
+
+    def _changed_rows(self, before: frozenset[int]) -> Iterator[pa.Table]:
+        """Of the rows that either kind of transaction touches: the first event, and the first and last one with and without them."""
+        ends = [ends_without(self._rows, skipped) for skipped in (frozenset[int](), before, self.skipped)]
+        touched = _touched(self._rows, before ^ self.skipped)
+        return subsets(self._rows, subset_numbers_of(self._rows, touched & np.logical_or.reduce([*ends, self._births(frozenset())])))
+
+    def _correction(self, rows: pa.Table, before: frozenset[int]) -> DeleteCorrection:
+        how, keys = self._how, rows.column("key").combine_chunks()
+        events = marked(rows.select(ROW_EVENT.names), how.hidden)
+        return DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
+
+    def partly_applied(self, before: frozenset[int]) -> list[Finding]:
+        """What is in the target, or missing there, because this part was written without the transactions ``before``."""
+        concerned = self._rows.filter(pa.array(np.isin(self._rows.column("commit_ts").to_numpy(), list(before ^ self.skipped))))
+        counted = concerned.group_by(["commit_ts", "table_id"]).aggregate([([], "count_all")]).sort_by("commit_ts").to_pylist()
+        tables = self._how.tables
+        return [_partly(row, tables[row["table_id"]], left_out=row["commit_ts"] in before) for row in counted if row["table_id"] in tables]
+
+    def _births(self, skipped: frozenset[int]) -> Mask:
+        """Which of the part's events insert a row into a table with columns of its own: between two others they make it another row."""
+        others = [i for i, table in self._how.tables.items() if table.others]
+        born: Mask = np.zeros(self._rows.num_rows, dtype=bool)
+        if others:
+            born = np.isin(self._rows.column("table_id").to_numpy(), others) & (self._rows.column("op").to_numpy() == Op.INSERT)
+            born &= ~np.isin(self._rows.column("commit_ts").to_numpy(), list(skipped))
+        return born
+
+    def _plans(self) -> Iterator[SpanPlan]:
+        if self._only is not None:
+            yield self._only
+        for subset in subsets(self._rows, self._numbers):
+            yield self._plan(subset)
+
+    def _plan(self, rows: pa.Table) -> SpanPlan:
+        how, keys = self._how, rows.column("key").combine_chunks()
+        if keys.null_count:
+            raise _keyless_rows(rows)
+        events = marked(rows.select(ROW_EVENT.names), how.hidden)
+        if how.safe is not None:
+            return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, how=how.safe)
+        return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
+
+    def require_same(self, before: frozenset[int]) -> None:
+        """Refuse other transactions to skip than ``before`` in safe mode: more is deleted there than can be inserted again.
+
+        Raises:
+            ApplyError: the deletes were planned without other transactions: ``before``.
+        """
+        if self._how.safe:
+            raise ApplyError(
+                f"the span {self._how.span} was begun in safe mode with syncer.ignore-txn-commit-ts = {sorted(before)}, and its deletes are committed. "
+                f"Start with that value, and change it when the checkpoint has reached {self._how.span[1]}"
+            )
+
+
+_ALIVE = Statement(b"DO 0", 0, Phase.DELETE, Effect.REMOVES, Origin("", 0, (), ()), ends=bytes(8))
+
+
+def _partly(counted: Mapping[str, int], at: TableAt, *, left_out: bool) -> Finding:
+    how = f"{counted['count_all']} of its row changes were {'left out' if left_out else 'written'}"
+    words = f"the transaction is skipped in part: {how} before syncer.ignore-txn-commit-ts was changed"
+    return Finding(FindingKind.ROWS, words, table_name(at.schema, at.name), counted["commit_ts"])
+
+
+def _with_keys(rows: pa.Table) -> pa.Table:
+    """``rows`` with an empty key where a transaction that is skipped changes an unknown table."""
+    keys = rows.column("key")
+    return rows.set_column(rows.schema.get_field_index("key"), "key", pc.fill_null(keys, b"")) if keys.null_count else rows
+
+
+def _told_apart(rows: pa.Table, how: PartPlan) -> pa.Table:
+    """``rows`` with an identity of its own for each row, also for rows that share a ``_tidb_rowid``; this includes transactions to skip."""
+    if not rows.num_rows or not sharing(how.tables):
+        return rows
+    keys = _with_keys(rows).column("key").combine_chunks()
+    again = repeated(rows.column("table_id").to_numpy(), keys, how.tables) & rows.column("key").is_valid().to_numpy()
+    if not again.any():
+        return rows
+    gapped = frozenset(how.tables) if how.ring else frozenset(table_id for table_id, _ in how.left_out)
+    places, found = subset_numbers_of(rows, again), np.zeros(rows.num_rows, dtype=np.int64)
+    for number, subset in enumerate(subsets(rows, places)):
+        found[places == number] = _sharer_numbers(subset, how, gapped)
+    if not found.any():
+        return rows
+    return rows.set_column(rows.schema.get_field_index("key"), "key", numbered(rows.column("key").combine_chunks(), found))
+
+
+def _sharer_numbers(rows: pa.Table, how: PartPlan, gapped: frozenset[int]) -> Indexes:
+    """``row_numbers``; without the transactions to skip where a row is damaged, which may be why they are skipped."""
+    try:
+        return row_numbers(rows, rows.column("key").combine_chunks(), how.tables, gapped)
+    except Corruption:
+        chosen = _all_without(rows, how.skipped_ts)
+        if chosen.all():
+            raise
+        left, found = rows.filter(pa.array(chosen)).combine_chunks(), np.zeros(rows.num_rows, dtype=np.int64)
+        found[chosen] = row_numbers(left, left.column("key").combine_chunks(), how.tables, frozenset(how.tables))
+        return found
+
+
+def ends_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
+    """Which of ``rows`` are the first or the last event of their row, without the transactions ``skipped``."""
+    events = _with_keys(rows.select(["commit_ts", "seq", "op", "table_id", "key"]))
+    if not skipped:
+        return ends_of(events)
+    chosen = ~np.isin(events.column("commit_ts").to_numpy(), list(skipped))
+    chosen[chosen] = ends_of(events.filter(pa.array(chosen)))
+    return chosen
+
+
+def _all_without(rows: pa.Table, skipped: frozenset[int]) -> Mask:
+    """Which of ``rows`` are not of the transactions ``skipped``."""
+    found: Mask = ~np.isin(rows.column("commit_ts").to_numpy(), list(skipped))
+    return found
+
+
+def _touched(rows: pa.Table, transactions: frozenset[int]) -> Mask:
+    """Which of ``rows`` have the key of one that these transactions change."""
+    theirs = np.isin(rows.column("commit_ts").to_numpy(), list(transactions))
+    touched: Mask = pc.is_in(rows.column("key"), rows.column("key").filter(pa.array(theirs))).to_numpy()
+    return touched
+
+
+def subset_numbers_of(rows: pa.Table, needed: Mask) -> Indexes:
+    """The subset of each of ``rows``: by key, in subsets of about ``IN_MEMORY`` bytes; -1 where the row is not ``needed``."""
+    if bool(np.any(needed & rows.column("key").is_null().to_numpy())):
+        raise _keyless_rows(rows.filter(pa.array(needed)))
+    keys = _with_keys(rows).column("key").combine_chunks().filter(pa.array(needed))
+    sizes = pc.binary_length(rows.column("row")).to_numpy()[needed].astype(np.int64) + 1
+    numbers = np.full(rows.num_rows, -1, dtype=np.int64)
+    numbers[needed] = subset_numbers(rows.column("table_id").to_numpy()[needed], keys, sizes, -(-rows.nbytes // IN_MEMORY))
+    return numbers
+
+
+def subsets(rows: pa.Table, numbers: Indexes) -> Iterator[pa.Table]:
+    """The rows of each subset."""
+    for number in range(int(numbers.max(initial=-1)) + 1):
+        yield _only(rows, numbers == number).combine_chunks()
+
+
+def _only(rows: pa.Table, mask: Mask) -> pa.Table:
+    """The rows selected by ``mask``, filtered batch by batch: filtering the whole table would first combine it into one array."""
+    if bool(mask.all()):
+        return rows
+    found, at = [], 0
+    for batch in rows.to_batches():
+        found.append(batch.filter(pa.array(mask[at : at + batch.num_rows])))
+        at += batch.num_rows
+    return pa.Table.from_batches(found, rows.schema)
+
+
+def _keyless_rows(rows: pa.Table) -> SchemaMismatch:
+    first = rows.drop_columns(["row"]).filter(pc.is_null(rows.column("key"))).slice(0, 1).to_pylist()[0]
+    return SchemaMismatch(
+        f"table id {first['table_id']}: a row event at commit_ts {first['commit_ts']} (schema version {first['schema_version']}) has no "
+        "row identity, because the DDL history has no such table at that version. Check that spark.tidb-status is the history of this cluster. "
+        "If it does not reach back to the table's CREATE TABLE, set syncer.load-schema-snapshot = true"
+    )
