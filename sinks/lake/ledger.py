@@ -319,7 +319,8 @@ class Ledger(RecordedTable[LakeState]):
             ApplyError: one cannot be removed.
         """
         try:
-            old = set(self._held.vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True))
+            # The handle that is held may stand on a checkpoint of the log that has been removed since.
+            old = set(DeltaTable(self.uri).vacuum(KEPT_HOURS, dry_run=True, enforce_retention_duration=False, full=True))
             settled()
             self._held.update_incremental()
             lake_table.remove_files(self.uri, self._store, old - {file.path for file in self.files()})
