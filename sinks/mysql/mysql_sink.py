@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.sinks.mysql.in_parts import InParts
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.opening import Doubt, doubt_of, open_row_by_row, safe_until, start_of, version_on
+from pyspark_tidb_binlog.sinks.mysql.opening import Opening, opening_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError, patient, retrying
@@ -112,35 +112,32 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 recorded, state = self._read_record(session)
-        found, choice = record.counts(recorded, state)
-        open_upto = open_row_by_row(state, found.commit_ts) if found.known else 0
-        record.commit_ts = start_of(found, open_upto, begin(identity, found.commit_ts if found.known else None))
-        doubt = self._doubt(found, state)
-        crashed_until = safe_until(doubt, record.commit_ts, self._now()) if doubt.crashed else doubt.upto_ts
-        until_ts = max(crashed_until, choice.upto_ts, doubt.beyond if choice.upto_ts else 0)
-        version = version_on(found, history(), record.commit_ts, ours=doubt.ours)
-        moved = AppliedJobs(version) if found.known and not choice.ours else None
-        begins = not found.known or moved is not None or not doubt.ours
+        found = record.found(recorded, state)
+        known = found.progress.known
+        answer = begin(identity, found.progress.commit_ts if known else None)
+        opening = opening_of(found, answer, history(), self._now, logged=self._logged)
+        record.commit_ts = opening.commit_ts
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
-                self._forget_beyond(session, until_ts, moved, consistent=found.consistent, begins=begins)
+                self._forget_beyond(session, opening, consistent=found.progress.consistent)
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._remove_stale_marks(session)
                 kept = record.rows.read(session)
-                applied = applied_at(session, self._settings, self._cluster_id, (record.commit_ts, version), history())
+                applied = applied_at(session, self._settings, self._cluster_id, (opening.commit_ts, opening.version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
-        bounds, self._lanes.open_span = kept.safe_bounds(record.commit_ts), kept.lanes_at(record.commit_ts)
+        bounds, self._lanes.open_span = kept.safe_bounds(opening.commit_ts), kept.lanes_at(opening.commit_ts)
         if bounds.end_ts:
-            self._safe.begin(bounds, doubt.why or choice.words or "an earlier life of this Drainer began it")
-        if not found.known:
+            self._safe.begin(bounds, opening.why or "an earlier life of this Drainer began it")
+        if not known:
             # Filled by a dump or a copy, with what was visible then.
-            applied = applied.covering(record.commit_ts, history())
+            applied = applied.covering(opening.commit_ts, history())
             record.save_first(applied)
-        record.consistent = found.unfinished is None and self._lanes.open_span is None
-        record.begin(record.commit_ts if moved or not found.known else found.commit_ts, applied)
-        unfinished = self._unfinished(found, kept)
-        return Opened(replace(found, commit_ts=record.commit_ts, schema_version=version, unfinished=unfinished), applied, frozen)
+        record.consistent = found.progress.unfinished is None and self._lanes.open_span is None
+        record.begin(found.progress.commit_ts if known and not opening.moved else opening.commit_ts, applied)
+        unfinished = self._unfinished(found.progress, kept)
+        progress = replace(found.progress, commit_ts=opening.commit_ts, schema_version=opening.version, unfinished=unfinished)
+        return Opened(progress, applied, frozen)
 
     def _unfinished(self, found: TargetProgress, state: State) -> UnfinishedSpan | None:
         """The span that is read again exactly, whatever the source would make the next batch of: begun in parts, in lanes, or from a relay log."""
@@ -208,26 +205,17 @@ class MySQLSink(Sink):
         recorded = self._record.row.load(session, lock=True)
         return recorded, self._record.rows.read(session)
 
-    def _doubt(self, found: TargetProgress, state: State) -> Doubt:
-        """What of the spans beyond the checkpoint may be in the target, which is not known exactly."""
-        doubt = doubt_of(found, state, self._record.commit_ts)
-        if not (doubt.crashed and self._logged):
-            return doubt
-        # All that the Drainer had begun is replayed. Its schema-version stays as it is: without the upstream there is no history to look it up in.
-        return replace(doubt, crashed=False, ours=True, upto_ts=0, why="")
-
-    def _forget_beyond(self, session: Session, safe_until: int, moved: AppliedJobs | None, *, consistent: bool, begins: bool) -> None:
+    def _forget_beyond(self, session: Session, opening: Opening, *, consistent: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
-        written again in safe mode, up to ``safe_until``. ``moved``: the record in the target is set to the real checkpoint, which counts
-        and says ``consistent``. ``begins``: another program's work, or none, is in the target.
+        written again in safe mode. ``consistent``: what the checkpoint elsewhere says, to which the target's record may be set.
         """
-        if safe_until:
-            self._record.rows.begin_safe(session, SafeBounds(self._record.commit_ts, safe_until))
-        self._record.rows.forget_beyond(session, self._record.commit_ts)
-        begin_record(session, self._settings, self._cluster_id, self._record.commit_ts, afresh=begins)
+        if opening.safe_until:
+            self._record.rows.begin_safe(session, SafeBounds(opening.commit_ts, opening.safe_until))
+        self._record.rows.forget_beyond(session, opening.commit_ts)
+        begin_record(session, self._settings, self._cluster_id, opening.commit_ts, afresh=opening.afresh)
         jobs = forget_later(session, self._settings, self._cluster_id, self._record.commit_ts)
-        if moved is not None:
-            self._record.save(session, self._record.commit_ts, moved, consistent=consistent and not safe_until)
+        if opening.moved:
+            self._record.save(session, opening.commit_ts, AppliedJobs(opening.version), consistent=consistent and not opening.safe_until)
         if jobs:
             _log.warning(
                 "%s.spark_ddl recorded DDL jobs %s as done after the checkpoint %d. The target's data was restored, or its checkpoint was set back. These "

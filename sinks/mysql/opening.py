@@ -5,10 +5,12 @@ its spans are recorded part by part. It is in doubt only where somebody moved it
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import Choice
 from pyspark_tidb_binlog.sinks.mysql.state_table import State
 from pyspark_tidb_binlog.sinks.sink import TargetProgress
 
@@ -16,6 +18,66 @@ _log = logging.getLogger(__name__)
 
 LEAST_OPEN = tso(3_600_000)
 """Far longer than a real Drainer's checkpoint, which is written every three seconds, trails what it has applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is recorded of a target when a Drainer starts."""
+
+    progress: TargetProgress
+    """The one that counts."""
+    choice: Choice
+    """Which of two records it is, where the checkpoint is elsewhere."""
+    state: State
+    """What the target records beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a start makes of it."""
+
+    commit_ts: int
+    """The stream begins after it."""
+    version: int
+    """The schema version on the target."""
+    safe_until: int
+    """The target may have some of what comes up to here, which is applied in safe mode; 0: it has not."""
+    why: str
+    """In words; empty: an earlier life of this program has said it."""
+    moved: bool
+    """The checkpoint elsewhere counts: the target's record is set to it."""
+    afresh: bool
+    """Another program's work, or none, is in the target."""
+
+
+def opening_of(found: Found, answer: int, history: SchemaHistory, now: Callable[[], int], *, logged: bool) -> Opening:
+    """Decide what a start does.
+
+    Args:
+        found: what is recorded.
+        answer: where the stream would begin: what this Drainer noted as nothing to be applied (``Sink.defer``). It does not end a span that another
+            Drainer has begun at the target's checkpoint meanwhile, perhaps with other filters: that span is finished first.
+        history: the upstream's DDLs.
+        now: the upstream's timestamp of now; asked after a crash only.
+        logged: a relay log has all that a crashed Drainer had begun.
+    """
+    progress, state, choice = found.progress, found.state, found.choice
+    begun = progress.unfinished is not None or (progress.known and open_row_by_row(state, progress.commit_ts) > 0)
+    commit_ts = progress.commit_ts if begun else answer
+    doubt = doubt_of(progress, state, commit_ts)
+    if doubt.crashed and logged:
+        # All of it is replayed. Its schema-version stays as it is: without the upstream there is no history to look it up in.
+        doubt = Doubt(False, True, 0, "", doubt.beyond)
+    upto_ts = safe_until(doubt, commit_ts, now()) if doubt.crashed else doubt.upto_ts
+    moved = progress.known and not choice.ours
+    return Opening(
+        commit_ts,
+        version_on(progress, history, commit_ts, ours=doubt.ours),
+        max(upto_ts, choice.upto_ts, doubt.beyond if choice.upto_ts else 0),
+        doubt.why or choice.words,
+        moved,
+        not progress.known or moved or not doubt.ours,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +134,6 @@ def safe_until(doubt: Doubt, commit_ts: int, now_ts: int) -> int:
         as_time(commit_ts),
     )
     return max(commit_ts + LEAST_OPEN, doubt.upto_ts)
-
-
-def start_of(found: TargetProgress, open_upto: int, answer: int) -> int:
-    """Where the stream begins. ``answer`` is what this Drainer noted as nothing to be applied (``Sink.defer``). It does not end a span that another Drainer
-    has begun at the target's checkpoint meanwhile, perhaps with other filters, in parts or, up to ``open_upto``, row by row: that span is finished first.
-    """
-    return answer if found.unfinished is None and not open_upto else found.commit_ts
 
 
 def version_on(found: TargetProgress, history: SchemaHistory, commit_ts: int, *, ours: bool) -> int:

@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
 )
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
+from pyspark_tidb_binlog.sinks.mysql.opening import Found
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.session import Session
@@ -150,21 +151,21 @@ class TargetRecord:
         """Save the record of steps in which nothing was applied at most every few seconds (``Sink.defer``)."""
         self._late.note = note
 
-    def counts(self, ours: Checkpoint | None, state: State) -> tuple[TargetProgress, Choice]:
-        """What counts at the start: the target's record (the row ``ours``, and ``state`` beside it), or the real checkpoint elsewhere."""
+    def found(self, ours: Checkpoint | None, state: State) -> Found:
+        """What is recorded at the start. The target's record counts (the row ``ours``, and ``state`` beside it), or the real checkpoint elsewhere."""
         found = state.progress(ours)
         self._sync_point = ours.sync_point if ours else None
         if not is_elsewhere(self._config):
-            return found, Choice(None, True)
+            return Found(found, Choice(None, True), state)
         assert self._real is not None and self._trailing is not None
         choice = choose(ours, self._found_real, self._real.where, self._leased.lease.target)
         self._trailing.begin(self._found_real, (*ours.elsewhere, ours.commit_ts) if ours is not None and choice.ours else ())
         if choice.words:
             _log.warning("%s", choice.words)
         if choice.ours or choice.checkpoint is None:
-            return found, choice
+            return Found(found, choice, state)
         other = choice.checkpoint
-        return TargetProgress(other.commit_ts, other.consistent, other.schema_version, None), choice
+        return Found(TargetProgress(other.commit_ts, other.consistent, other.schema_version, None), choice, state)
 
     def save_first(self, applied: AppliedJobs) -> None:
         """The target has no record: make one."""
