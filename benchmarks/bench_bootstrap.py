@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.lease import LeaseHolder
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeaseGuard
 from pyspark_tidb_binlog.sinks.mysql.password import ShippedTarget
@@ -70,6 +71,8 @@ def main() -> None:
             lambda: connect(target, apply), CLUSTER_ID, apply.checkpoint_schema, LeaseHolder("bench"), apply.lease_timeout, FEW
         )
         held = guard.take()
+        with connect(target, apply) as session:
+            ensure_ddl_table(session, apply)
         stack.callback(guard.close)
         reader = StillServer(ShippedTarget.of(source, spark.sparkContext.broadcast))
         copy = Bootstrap(spark, config, held, reader, SchemaHistory(), 1, threading.Event())

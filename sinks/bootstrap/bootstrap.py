@@ -161,7 +161,7 @@ class Bootstrap:
         with self._target.tables() as there:
             for old in (t for t in (*record.tables, *record.others) if t.given_up and t.key not in mine and start.keeps(t)):
                 self._cleared(start.head, there, old, forgotten=True)
-                _log.info("%s.%s is removed: the copy that is given up had made it", *old.place)
+                _log.info("%s.%s is %s: the copy that is given up had filled it", *old.place, "dropped" if old.made else "emptied")
             if start.head.kind is CopyKind.FIRST:
                 for schema, info in self._databases():
                     there.make_database(schema, info)
