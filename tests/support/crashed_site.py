@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, RelayConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
+from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -22,7 +23,6 @@ from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
 from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
 from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
-from pyspark_tidb_binlog.sinks.translate.binlog_format import DdlName
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
@@ -64,7 +64,7 @@ def records(events: Sequence[Event]) -> list[bytes]:
 
 
 def ddl_record(commit_ts: int, table: str, query: str) -> bytes:
-    return FORM.ddl(commit_ts, DdlName("d", table), query)
+    return FORM.ddl(commit_ts, QualifiedName("d", table), query)
 
 
 class CrashedSite:
