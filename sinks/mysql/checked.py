@@ -13,7 +13,6 @@ rolled back and run again, with the doubtful statements row by row.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig
@@ -266,13 +265,6 @@ Phases = Sequence[tuple[str, Iterable[Statement]]]
 """Statements, each with the failpoint before them."""
 
 
-class Claim(Protocol):
-    """What a transaction writes, as the target records it."""
-
-    def claim(self, session: Session) -> bool:
-        """Record it in the open transaction; False: the target has it, because the answer to an earlier commit was lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class CheckedWriter:
     """Transactions that check the lease, and the effect of each statement."""
@@ -286,14 +278,17 @@ class CheckedWriter:
     savepoints: bool = True
     """As for ``checked``."""
 
-    def write(self, claim: Claim, phases: Phases) -> Sequence[Finding]:
-        """Run the statements in one transaction, which also records what they are of; nothing, if the target has it. Returns the findings."""
+    def write(self, claim: Callable[[Session], bool], phases: Phases) -> Sequence[Finding]:
+        """Run the statements in one transaction; returns the findings.
+
+        ``claim`` records in the transaction what they are of. False: the target has it, because the answer to an earlier commit was lost.
+        """
         for attempt in retrying(self.retry_policy):
             with attempt, transaction(self.sessions, attempt) as session:
                 # The lease is checked here, because ``checked`` may roll back and open another transaction.
                 for effects in checked(session, self.settings, self.way_out, savepoints=self.savepoints):
                     lease.check(session, self.lease)
-                    if not claim.claim(session):
+                    if not claim(session):
                         break
                     for point, statements in phases:
                         failpoints.point(point)

@@ -5,6 +5,7 @@ The ways with several transactions (``in_parts``, ``rows.in_lanes``) share it. R
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -25,21 +26,6 @@ from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
-
-
-@dataclass(frozen=True, slots=True)
-class StepEnd:
-    """The end of a step, with the checkpoint."""
-
-    record: TargetRecord
-    step: RowsStep
-
-    def claim(self, session: Session) -> bool:
-        """Save it (``Claim.claim``)."""
-        if not self.record.next_is(session, self.step):
-            return False
-        self.record.save_end(session, self.step.after_ts, self.step.upto_ts, self.step.applied)
-        return True
 
 
 @dataclass(slots=True)
@@ -114,4 +100,11 @@ class RowTarget:
         """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings."""
         leased = self.leased
         writer = CheckedWriter(leased.lease, self.settings, leased.sessions.use, leased.retry_policy, savepoints=savepoints)
-        return tuple(writer.write(StepEnd(self.record, step), (*phases, ("before-downstream-commit", ()))))
+        return tuple(writer.write(partial(self._claim, step), (*phases, ("before-downstream-commit", ()))))
+
+    def _claim(self, step: RowsStep, session: Session) -> bool:
+        """Save the end of ``step``; False: the target has it."""
+        if not self.record.next_is(session, step):
+            return False
+        self.record.save_end(session, step.after_ts, step.upto_ts, step.applied)
+        return True

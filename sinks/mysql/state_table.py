@@ -347,14 +347,16 @@ class StateTable:
         args = [v for name, value in named for v in (self.cluster_id, name, lanes.after_ts, lanes.upto_ts, value)]
         session.execute(f"INSERT INTO {self._table} (cluster_id, name, from_ts, to_ts, value) VALUES {values}", args)
 
-    def advance(self, session: Session, lanes: OpenLanes, lane: int, before: int, after: int) -> bool:
+    def advance(self, session: Session, lanes: OpenLanes, lane: int, before: int, after: int, ends: Sequence[int] = ()) -> bool:
         """Move the lane's number of operations from ``before`` to ``after``; False: the number is already there, because the answer to that commit was lost.
 
-        This waits for a transaction of the same lane that is still in progress on another connection.
+        This waits for a transaction of the same lane that is still in progress on another connection. ``ends``: as for ``require_done``.
 
         Raises:
             ApplyError: the lane is somewhere else, or its span is not open: nothing may be written.
         """
+        if ends:
+            self.require_done(session, lanes, ends)
         place = [self.cluster_id, f"{LANE} {lane}"]
         sql = f"UPDATE {self._table} SET value = %s WHERE {_ONE} AND to_ts = %s AND value = %s"
         if session.execute(sql, [lanes.lane(after), *place, lanes.upto_ts, lanes.lane(before)]):

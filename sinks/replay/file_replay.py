@@ -26,6 +26,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
@@ -36,7 +37,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
-from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, connect
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import CommitsLost
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import without_transactions
@@ -92,18 +93,6 @@ class _RowChunk:
     begin: ReplayPlace
     rows: Sequence[NamedRow]
     end: ReplayPlace
-
-
-@dataclass(frozen=True, slots=True)
-class _PlaceMove:
-    """The place behind a chunk."""
-
-    record: ReplayRecord
-    end: ReplayPlace
-
-    def claim(self, session: Session) -> bool:
-        """Move to it (``Claim.claim``)."""
-        return self.record.move(session, self.end)
 
 
 class FileReplay:
@@ -212,7 +201,7 @@ class FileReplay:
         end, leased = record.as_recorded(chunk.end), self._leased
         writer = CheckedWriter(leased.lease, self._apply, leased.sessions.use, leased.retry_policy, self._source.way_out)
         phases = ("before-deletes", plan.deletes), ("between-phases", plan.writes), ("before-rows-commit", ())
-        findings = writer.write(_PlaceMove(record, end), phases)
+        findings = writer.write(partial(record.move, to=end), phases)
         failpoints.point("after-rows-commit")
         record.stands_at(end)
         self.last_ts = chunk.end.commit_ts

@@ -50,6 +50,7 @@ _SOURCE = ReplaySource(
     "skip the transaction with syncer.ignore-txn-commit-ts = [{ts}]",
 )
 _AGAIN = "Start the recovery again: it continues from what the target has"
+_BEGUN = PlaceKind.DDL, PlaceKind.PERSON
 _SAID = "by the settings it was not executed before, and a person decides about it"
 
 
@@ -178,7 +179,7 @@ class RelayReplay(ReplayRecord):
                 log.changed |= record.tables if log.first_ddl is None else frozenset()
             elif log.first_ddl is None or (left is not None and left.is_at(record)):
                 log.first_ddl = record
-        if left is not None and left.kind is not PlaceKind.ROWS and (log.first_ddl is None or not left.is_at(log.first_ddl)):
+        if left is not None and left.kind in _BEGUN and (log.first_ddl is None or not left.is_at(log.first_ddl)):
             self._left = None
         return log
 
@@ -206,13 +207,17 @@ class RelayReplay(ReplayRecord):
         )
 
     def _records(self) -> Iterator[FileRecord]:
-        """The records behind the checkpoint of now. Between two of them a stop request ends the replay."""
-        after_ts = self.commit_ts
+        """The records behind the checkpoint of now. Between two of them a stop request ends the replay.
+
+        Behind a DDL that was executed last, also early DDLs with its commit_ts.
+        """
+        after_ts, left, behind = self.commit_ts, self._left, False
         for record in self._replay.each_once(self._whole_log()):
             self._log_end_ts = max(self._log_end_ts, record.commit_ts)
             self._passed_ddl = self._passed_ddl or (isinstance(record, FileDdl) and self._since_ts < record.commit_ts <= after_ts)
-            if record.commit_ts > after_ts:
+            if record.commit_ts > after_ts or behind:
                 yield record
+            behind = behind or (left is not None and left.kind is PlaceKind.EXECUTED and left.is_at(record))
 
     def _whole_log(self) -> Iterator[FileRecord]:
         for record in walk(self._directory):
@@ -223,7 +228,7 @@ class RelayReplay(ReplayRecord):
         """What is to be replayed, from the place on at which an earlier replay stopped; from the checkpoint on, if what it names is not there."""
         ignored, left = self._settings.ignore_txn_commit_ts, self._left
         records: Iterator[FileRecord] = (r for r in self._records() if r.commit_ts not in ignored or r.commit_ts == self._not_executed)
-        if left is not None and left.kind is not PlaceKind.ROWS:
+        if left is not None and left.kind in _BEGUN:
             # A DDL may share its commit_ts with records before it, which are in the target.
             records = itertools.dropwhile(lambda r: r.commit_ts == left.commit_ts and not left.is_at(r), records)
         first = next(records, None)

@@ -90,34 +90,34 @@ def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
 # A transaction that is skipped after the deletes are committed.
 
 
+def damaged(events: Events, place: int) -> pa.Table:
+    """The events, of which one has an object with too many elements."""
+    whole = events.table()
+    rows = whole.column("row").to_pylist()
+    at = rows[place].rindex(b"\x01\x01\x00\x00\x00") + 1
+    rows[place] = rows[place][:at] + b"\xff" + rows[place][at + 1 :]
+    return whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+
+
 def test_a_damaged_row_without_a_key_is_skipped(begin: Begin) -> None:
     part = begin("CREATE TABLE d.t (a bigint, j json)", "(1,'1'),(2,'2')")
     events = Events(KEYLESS).update((1, 1), (1, 10), rowid=1).update((2, 2), (2, {"b": 1}), rowid=2)
     for i in range(3, 30):
         events.insert(i, i, rowid=i)
-    whole = events.table()
-    rows = whole.column("row").to_pylist()
-    # The object's number of elements.
-    at = rows[1].rindex(b"\x01\x01\x00\x00\x00") + 1
-    rows[1] = rows[1][:at] + b"\xff" + rows[1][at + 1 :]
-    damaged = whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+    rows = damaged(events, 1)
     with pytest.raises(Corruption):
-        part.run(damaged, KEYLESS)
-    part.run(damaged, KEYLESS, frozenset([1002]))
+        part.run(rows, KEYLESS)
+    part.run(rows, KEYLESS, frozenset([1002]))
     assert part.rows()[:2] == [(1, "10"), (2, "2")]
 
 
 def test_a_damaged_change_of_a_row_of_a_partitioned_table_is_skipped(begin: Begin) -> None:
     """Images tell rows apart there, which may have one rowid."""
     part, at = begin("CREATE TABLE d.t (a bigint, j json)", "(1,'1')"), parted(KEYLESS)
-    whole = Events(at).update((1, 1), (1, {"b": 1}), rowid=1).update((1, 1), (1, 2), rowid=1).table()
-    rows = whole.column("row").to_pylist()
-    at_count = rows[0].rindex(b"\x01\x01\x00\x00\x00") + 1
-    rows[0] = rows[0][:at_count] + b"\xff" + rows[0][at_count + 1 :]
-    damaged = whole.set_column(whole.schema.get_field_index("row"), whole.schema.field("row"), pa.array(rows, pa.binary()))
+    rows = damaged(Events(at).update((1, 1), (1, {"b": 1}), rowid=1).update((1, 1), (1, 2), rowid=1), 0)
     with pytest.raises(Corruption):
-        part.run(damaged, at)
-    part.run(damaged, at, frozenset([1001]))
+        part.run(rows, at)
+    part.run(rows, at, frozenset([1001]))
     assert part.rows() == [(1, "2")]
 
 

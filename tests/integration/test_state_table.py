@@ -7,7 +7,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, OpenLanes, OpenParts, Part, Reason, Row, SafeBounds, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
@@ -67,13 +67,13 @@ def test_checkpoint_row_is_the_drainers(session: Session) -> None:
 
 @pytest.mark.shows("the cluster of the only row")
 def test_an_unknown_cluster_is_that_of_the_only_row(session: Session) -> None:
-    assert only_cluster(session, "no_such_schema") == 0
-    assert only_cluster(session, SCHEMA) == 0
+    assert only_cluster(session, "no_such_schema", CHECKPOINT_TABLE) == 0
+    assert only_cluster(session, SCHEMA, CHECKPOINT_TABLE) == 0
     save(session, 5, True)
-    assert only_cluster(session, SCHEMA) == CLUSTER
+    assert only_cluster(session, SCHEMA, CHECKPOINT_TABLE) == CLUSTER
     save(session, 6, True, cluster_id=1)
     with pytest.raises(ApplyError, match="several clusters"):
-        only_cluster(session, SCHEMA)
+        only_cluster(session, SCHEMA, CHECKPOINT_TABLE)
 
 
 def test_a_broken_row_says_what_to_do(session: Session) -> None:

@@ -100,26 +100,6 @@ class LaneWork:
     record: StateTable
 
 
-@dataclass(frozen=True, slots=True)
-class LaneMove:
-    """Operations of a lane that are done."""
-
-    work: LaneWork
-    lane: int
-    before: int
-    """How many operations of the lane come before."""
-    after: int
-    ends: Sequence[int]
-    """How many operations each lane must have done."""
-
-    def claim(self, session: Session) -> bool:
-        """Move the lane (``Claim.claim``)."""
-        record, span = self.work.record, self.work.span
-        if self.ends:
-            record.require_done(session, span, self.ends)
-        return record.advance(session, span, self.lane, self.before, self.after)
-
-
 class Lanes:
     """Connections and threads of the lanes; opened when they are needed."""
 
@@ -195,16 +175,17 @@ class Lanes:
             here = places[at : at + count]
             begun = time.monotonic()
             # Later ones of the lane cannot be there without the first.
-            move = LaneMove(work, lane, begin + at, begin + at + len(here), () if at else behind)
-            findings += self._write(move, work.plan.statements(here))
+            before, ends = begin + at, () if at else behind
+            move = partial(work.record.advance, lanes=work.span, lane=lane, before=before, after=before + len(here), ends=ends)
+            findings += self._write(lane, move, work.plan.statements(here))
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
         return findings
 
-    def _write(self, move: LaneMove, statements: Sequence[Statement]) -> Sequence[Finding]:
+    def _write(self, lane: int, move: Callable[[Session], bool], statements: Sequence[Statement]) -> Sequence[Finding]:
         """Write operations of a lane in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
-        policy = replace(self._leased.retry_policy, tell=partial(self._tell, move.lane))
-        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[move.lane].use, policy, savepoints=False)
+        policy = replace(self._leased.retry_policy, tell=partial(self._tell, lane))
+        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[lane].use, policy, savepoints=False)
         findings = writer.write(move, (("before-row-operations", statements), ("before-rows-commit", ())))
         failpoints.point("after-rows-commit")
         return findings

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.engine import identity
 from pyspark_tidb_binlog.sinks.engine.fold import HIDDEN, HiddenRows, marked
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
-from pyspark_tidb_binlog.sinks.mysql.delete_correction import DeleteCorrection
+from pyspark_tidb_binlog.sinks.mysql.part_plans import DeleteCorrection
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, plan_rows, table, text
