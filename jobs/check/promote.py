@@ -26,8 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, onl
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import is_held
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget, is_held
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.sequences import place_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect

@@ -41,7 +41,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import fenced
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import tables_in

@@ -51,10 +51,15 @@ class Cursor:
         """A LEB128 number of at most 64 bits."""
         value, self._pos = decode_uvarint(self._data, self._pos)
         if value >> _VARINT_BITS:
-            raise Corruption(f"the varint that ends at byte {self._pos} exceeds {_VARINT_BITS} bits")
+            raise self._too_long()
         return value
 
     def varint(self) -> int:
         """A zig-zag LEB128 number."""
-        value = self.uvarint()
+        value, self._pos = decode_uvarint(self._data, self._pos)
+        if value >> _VARINT_BITS:
+            raise self._too_long()
         return (value >> 1) ^ -(value & 1)
+
+    def _too_long(self) -> Corruption:
+        return Corruption(f"the varint that ends at byte {self._pos} exceeds {_VARINT_BITS} bits")

@@ -7,7 +7,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyRecord
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import fenced
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, patient, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, connect, session_for
 

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, expres
 from pyspark_tidb_binlog.sinks.mysql.dialect import table_name, write_head
 from pyspark_tidb_binlog.sinks.mysql.effects import judge, noted
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import fenced
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import fenced
 from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying

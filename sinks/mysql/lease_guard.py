@@ -1,4 +1,4 @@
-"""Decides who may take the lease of a cluster on a target: a server-side lock that only a running Drainer holds. [db]
+"""The right to write to a target: who may take the lease of a cluster, and what is written under it. [db]
 
 Promises: a Drainer holds the lock (``GET_LOCK``) on a dedicated connection, which a thread uses every few seconds. The server closes that
 connection, which releases the lock, at once when the process dies, and after ``spark.lease-timeout`` (the session's ``wait_timeout``)
@@ -9,6 +9,8 @@ by ``lease.check``, not by this lock.
 Taking the lease also requires the lock under which DDLs run (``alone``), so no new epoch begins between a DDL's last check of the lease and
 its end. If a process is suspended between the two, the server closes its connection first, and the statement is never executed.
 
+``LeasedTarget`` is the target as one life of a Drainer, or a replay, writes to it. Nothing that is ``fenced`` is committed unless the lease is ours then.
+
 A restarted server has lost its locks. The holder then acquires its lock again, and another Drainer waits ``lease-timeout`` for that.
 """
 
@@ -16,13 +18,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease, LeaseHolder
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, TransientError, retrying
-from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, Attempt, RetryPolicy, TransientError, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions, session_for, transaction
 from pyspark_tidb_binlog.sinks.mysql.target import Target, as_text
 
 _log = logging.getLogger(__name__)
@@ -273,3 +276,79 @@ class LeaseGuard:
 
 def _got(session: Target, name: str, seconds: int) -> bool:
     return bool(session.query("SELECT GET_LOCK(%s, %s)", [name, seconds])[0][0] == 1)
+
+
+@contextmanager
+def fenced(sessions: Sessions, held: Lease, attempt: Attempt) -> Iterator[Session]:
+    """A session in a transaction that has checked ``held``, and is committed unless the block fails.
+
+    Raises:
+        LeaseLost: another life has it.
+    """
+    with transaction(sessions, attempt) as session:
+        lease.check(session, held)
+        yield session
+
+
+class LeasedTarget:
+    """One target, and the right to write to it."""
+
+    def __init__(self, connect: Callable[[], Session], apply: ApplyConfig, retry_policy: RetryPolicy) -> None:
+        """Does not access the target. ``connect`` opens a session."""
+        self._connect = connect
+        self._apply = apply
+        self.retry_policy = retry_policy
+        self.sessions = KeptSessions(connect, apply.lease_timeout)
+        self._guard: LeaseGuard | None = None
+        self._lease: Lease | None = None
+
+    def take(self, cluster_id: int) -> Lease:
+        """Take the lease of ``cluster_id``, and hold it until ``close``.
+
+        Raises:
+            LeaseHeld: another process holds it.
+        """
+        apply = self._apply
+        holder = LeaseHolder(apply.drainer)
+        self._guard = LeaseGuard(self._connect, cluster_id, apply.checkpoint_schema, holder, apply.lease_timeout, self.retry_policy)
+        self._lease = self._guard.take()
+        return self._lease
+
+    @property
+    def taken(self) -> bool:
+        """Whether the lease was taken."""
+        return self._lease is not None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of this life.
+
+        Raises:
+            ApplyError: it is not taken.
+        """
+        if self._lease is None:
+            raise ApplyError("the lease is not taken: nothing may be written before the target is opened")
+        return self._lease
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """Why nothing more may be written."""
+        return self._guard.lost if self._guard is not None else None
+
+    def retrying(self) -> Iterator[Attempt]:
+        """Attempts by the policy of this target."""
+        return retrying(self.retry_policy)
+
+    def session(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """A session without a transaction and without a look at the lease."""
+        return session_for(self.sessions.use, attempt)
+
+    def fenced(self, attempt: Attempt) -> AbstractContextManager[Session]:
+        """A session in a transaction that has checked this life's lease (``fenced``)."""
+        return fenced(self.sessions.use, self.lease, attempt)
+
+    def close(self) -> None:
+        """Close the sessions and release the lease; safe to call twice."""
+        self.sessions.close()
+        if self._guard is not None:
+            self._guard.close()

@@ -6,7 +6,7 @@
     a span that a life has begun   as it was begun
 
 Promises: those of the contract. The target's checkpoint row is the record (``sinks.mysql.target_record``): the transaction of the data writes it.
-Every transaction first checks the lease of this life (``sinks.mysql.leased_target``). Parts and lanes are applied with ``consistent`` false. A DDL has its
+Every transaction first checks the lease of this life (``sinks.mysql.lease_guard``). Parts and lanes are applied with ``consistent`` false. A DDL has its
 own intent and done rows (``sinks.mysql.ddl.executor``).
 """
 
@@ -40,8 +40,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.in_parts import InParts
 from pyspark_tidb_binlog.sinks.mysql.lease import Lease
-from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, doing_of
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL, METADATA_LOCK, LeasedTarget, doing_of
 from pyspark_tidb_binlog.sinks.mysql.opening import Opening, opening_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import require_sound
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
@@ -249,7 +248,8 @@ class MySQLSink(Sink):
         """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
             written = Written()
-            self._lanes.refresh()
+            if self._lanes.interrupted:
+                self._lanes.refresh()
             for here in self._lanes.cut(step) if self._lanes.open_span is not None else (step,):
                 some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
                 done = self.row_target.apply(some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
@@ -263,7 +263,8 @@ class MySQLSink(Sink):
         A span that was begun in parts, or in lanes, is finished so.
         """
         with self._record.one_at_a_time:
-            self._lanes.refresh()
+            if self._lanes.interrupted:
+                self._lanes.refresh()
             if self._folds(step) or (step.after_ts, step.upto_ts) == self._begun_in_parts:
                 return self._parts.apply(events, step, skipped_ts, clock)
             written = Written()

@@ -19,11 +19,12 @@ from pyspark_tidb_binlog.sinks.engine.fold import marked
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter, Phases
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, SpanPlan
 from pyspark_tidb_binlog.sinks.mysql.safe_mode import SafeMode
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import SafeSpan, SafeSpanPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep, TablesThere, concerned_by
 from pyspark_tidb_binlog.sinks.mysql.target_record import TargetRecord
 
@@ -65,36 +66,32 @@ class RowTarget:
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """Fit, plan and write the net changes of ``step``, in one transaction."""
+        written, deletes, writes = Written(), tuple[Statement, ...](), tuple[Statement, ...]()
         for attempt in self.tables.fitting():
             with attempt:
                 fitted, safe = self.fitted(step, rows)
-                written = self._apply(rows, fitted.step, safe, clock)
+                if rows.num_rows:
+                    with clock.timed(Stage.PLAN):
+                        span = self._span(rows, fitted.step, safe)
+                        deletes, writes = span.deletes, tuple(span.writes())
+                if not (deletes or writes) and self.record.put_off(fitted.step):
+                    continue
+                with clock.timed(Stage.APPLY, "write"):
+                    findings = self.write((("before-deletes", deletes), ("between-phases", writes)), fitted.step, savepoints=True)
+                failpoints.point("after-downstream-commit")
+                self.record.stands_at(step.upto_ts, step.applied)
+                written = Written(sum(statement.rows for statement in (*deletes, *writes)), findings)
         return self.tables.settled(fitted, written)
 
-    def _apply(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None, clock: StageClock) -> Written:
-        with clock.timed(Stage.PLAN):
-            plan = self._plan(rows, step, safe) if rows.num_rows else Plan()
-        if not (plan.deletes or plan.writes) and self.record.put_off(step):
-            return Written()
-        with clock.timed(Stage.APPLY, "write"):
-            findings = self.write((("before-deletes", plan.deletes), ("between-phases", plan.writes)), step, savepoints=True)
-        failpoints.point("after-downstream-commit")
-        self.record.stands_at(step.upto_ts, step.applied)
-        return Written(sum(statement.rows for statement in (*plan.deletes, *plan.writes)), findings)
-
-    def _plan(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> Plan:
+    def _span(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> SpanPlan:
         events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
-        gapped = self._gapped(step)
+        # The tables of which row changes of the step may have been left out.
+        gapped = frozenset(table_id for table_id, _ in step.left_out)
+        if self.settings.loopback_control or any(step.after_ts < ts <= step.upto_ts for ts in self.settings.ignore_txn_commit_ts):
+            gapped = frozenset(step.tables)
         if safe is not None:
-            return planned(SafeSpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped, how=safe))
-        return planned(SpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped))
-
-    def _gapped(self, step: RowsStep) -> frozenset[int]:
-        """Ids of the tables of which row changes of ``step`` may have been left out."""
-        skipped = any(step.after_ts < ts <= step.upto_ts for ts in self.settings.ignore_txn_commit_ts)
-        if skipped or self.settings.loopback_control:
-            return frozenset(step.tables)
-        return frozenset(table_id for table_id, _ in step.left_out)
+            return SafeSpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped, how=safe)
+        return SpanPlan(events, step.tables, self.limits, flavour=self.flavour, gapped=gapped)
 
     def write(self, phases: Phases, step: RowsStep, *, savepoints: bool) -> tuple[Finding, ...]:
         """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings."""

@@ -58,7 +58,7 @@ class SafeMode:
 
     def applies(self, after_ts: int) -> bool:
         """Whether a step that begins at ``after_ts`` is applied in safe mode."""
-        return self._always or self.open_at(after_ts)
+        return self._always or after_ts < self.bounds.end_ts
 
     def open_at(self, commit_ts: int) -> bool:
         """Whether the target may hold a part of what comes after ``commit_ts``."""

@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.elsewhere import (
     real_checkpoint,
     table_in_target,
 )
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.moved_record import carry_out, move_of
 from pyspark_tidb_binlog.sinks.mysql.opening import Found
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, RetryPolicy, retrying
@@ -213,7 +213,6 @@ class TargetRecord:
         whole = consistent and commit_ts >= self._safe.bounds.end_ts
         row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
         self.row.write(session, row)
-        self._version_saved = applied.version
 
     def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:
         """Write the row, and that (after_ts, upto_ts] is in the target."""
@@ -224,6 +223,7 @@ class TargetRecord:
 
     def stands_at(self, commit_ts: int, applied: AppliedJobs) -> None:
         """The target's record says so."""
+        self._version_saved = applied.version
         self._late.saved(commit_ts, applied)
         self._reached(commit_ts)
 

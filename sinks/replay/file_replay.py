@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost, RetryableA
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
 from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, connect

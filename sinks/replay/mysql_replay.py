@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, LeaseHeld
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, TABLE, StateTable

@@ -18,7 +18,7 @@ from typing import Self
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, ROWS, TABLE, Row, State, StateTable, as_value, commits_lost
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows

@@ -52,7 +52,7 @@ class InLanes:
         self._lanes = Lanes(target.leased, target.settings, connect)
         self.open_span: OpenLanes | None = None
         """The span that is in the target in part."""
-        self._interrupted = False
+        self.interrupted = False
         """Whether the lanes ended with an error: where they are is in the target."""
 
     @property
@@ -67,13 +67,11 @@ class InLanes:
     # The open span.
 
     def refresh(self) -> None:
-        """Read, after an error of the lanes, where each lane is."""
-        if not self._interrupted:
-            return
+        """Read where each lane is."""
         for attempt in self._target.leased.retrying():
             with attempt, self._target.leased.session(attempt) as session:
                 self.open_span = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
-        self._interrupted = False
+        self.interrupted = False
 
     def is_open(self, step: RowsStep) -> bool:
         """Whether ``step`` begins within the open span."""
@@ -188,12 +186,12 @@ class InLanes:
                     begun = self._begin(session, span, step)
         findings: tuple[Finding, ...] = ()
         if begun:
-            target.record.consistent, self.open_span, self._interrupted = False, span, True
+            target.record.consistent, self.open_span, self.interrupted = False, span, True
             findings = self._lanes.run(LaneWork(plan, span, target.record.rows), how.rounds())
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
                     self._end(session, span, how, step)
-        self._interrupted = False
+        self.interrupted = False
         self.open_span = _rest(span, step)
         return findings
 

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, Schedule, schedule
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch
 from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
-from pyspark_tidb_binlog.sinks.mysql.leased_target import LeasedTarget
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session
