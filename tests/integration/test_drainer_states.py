@@ -198,6 +198,9 @@ def test_a_pause_waits_for_a_ddl_then_stands_still_and_a_resume_catches_up(
         time.sleep(1.0)
         assert scene.registered() == {"drainer": "pausing"}, "it is not paused while a DDL runs"
     until(job, lambda: scene.registered() == {"drainer": "paused"}, "it is paused")
+    until(
+        job, lambda: scene.standing() == progress(scene)["resolved_ts"], "the record of a step in which nothing was applied is saved, too"
+    )
     standing = scene.standing()
     rival_is_refused(scene)  # the workload goes on
     assert scene.standing() == standing, "nothing is written while it is paused"
