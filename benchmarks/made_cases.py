@@ -12,8 +12,8 @@ import functools
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import as_integer, encode_int, take_datum
+from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 KEYS = 1_000_000

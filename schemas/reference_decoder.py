@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, missing_value
 from pyspark_tidb_binlog.schemas.codec import datum
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import Datum, Flag, take_datum
-from pyspark_tidb_binlog.schemas.codec.number import encode_comparable_float, round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.number import Cursor, encode_comparable_float, round_to_float32, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.codec.temporal import date_text, datetime_text, time_text
 from pyspark_tidb_binlog.schemas.errors import Corruption

@@ -78,6 +78,8 @@ class BatchApplier:
         self._spark = spark
         self._settings = config.apply
         self._selection = Selection.of(config.apply)
+        self._renames = bool(self._selection.routes)
+        """Whether any table has another name, or fewer rows or columns, at the target."""
         self._required: set[tuple[int, int, str]] = set()
         """Conditions that can be evaluated: table id, schema version, expression."""
         self._channel = config.apply.channel_id if config.apply.loopback_control else None
@@ -342,7 +344,7 @@ class BatchApplier:
         # Before the step's end is recorded: after a crash it is done again, which changes nothing.
         if step.setvals and (setvals := chosen_setvals(step, self._feed.snapshot(), self._selection)):
             self.clock.counts.findings += self._sink.set_sequences(setvals)
-        return routed(target, self._selection.routes)
+        return routed(target, self._selection.routes) if self._renames else target
 
     def _note(self, step: RowsStep, unwritable: Sequence[UnwritableTable], rows: pa.Table | KeyedEvents) -> None:
         """Record what of ``step`` the target lacks or may lack as findings; with the number of rows if the driver holds them."""

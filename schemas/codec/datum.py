@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pyspark_tidb_binlog.schemas.codec import decimal as mydecimal
 from pyspark_tidb_binlog.schemas.codec import json_binary, number
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
+from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
 

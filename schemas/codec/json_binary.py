@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
-from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint, to_signed
+from pyspark_tidb_binlog.schemas.codec.number import Cursor, encode_uvarint, to_signed
 from pyspark_tidb_binlog.schemas.codec.temporal import pack_datetime, time_text
 from pyspark_tidb_binlog.schemas.errors import Corruption
 

@@ -107,7 +107,7 @@ def chosen(step: RowsStep, selection: Selection) -> RowsStep:
 
 def routed(step: RowsStep, routes: Routes) -> RowsStep:
     """Return ``step`` with its tables, which have the upstream's names, under those that they have at the target."""
-    return replace(step, tables={i: routes.moved(table) for i, table in step.tables.items()}) if routes else step
+    return replace(step, tables={i: routes.moved(table) for i, table in step.tables.items()})
 
 
 def chosen_setvals(step: RowsStep, history: SchemaHistory, selection: Selection) -> tuple[SetVal, ...]:

@@ -16,8 +16,8 @@ from typing import TypeAlias
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogName, BinlogRecord, TornRecord, files_in, read_records, require_whole
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import Flag, as_bytes, as_float, as_integer, take_datum
+from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, Token, read_name, significant, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb

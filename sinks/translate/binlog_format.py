@@ -14,9 +14,8 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from pyspark_tidb_binlog.schemas.codec import decimal as mydecimal
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import FIXED_SIZE, Flag, as_integer, encode_uint, take_datum
-from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.number import Cursor, decode_uvarint, encode_uvarint, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, significant

@@ -22,10 +22,9 @@ from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, kind_of
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import NULL, Datum, as_bytes, as_float, as_integer, take_datum
 from pyspark_tidb_binlog.schemas.codec.json_binary import float_text
-from pyspark_tidb_binlog.schemas.codec.number import round_to_float32, to_signed, to_unsigned
+from pyspark_tidb_binlog.schemas.codec.number import Cursor, round_to_float32, to_signed, to_unsigned
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.reference_decoder import cell_of
 from pyspark_tidb_binlog.schemas.row_layout import CellType

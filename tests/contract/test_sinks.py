@@ -15,8 +15,8 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas.binlogfile import walk
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.datum import as_integer, take_datum
+from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Op

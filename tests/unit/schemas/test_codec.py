@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.schemas.codec import datum, json_binary, number, temporal
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
 from pyspark_tidb_binlog.schemas.codec.decimal import decode_decimal, encode_decimal, size_of
 from pyspark_tidb_binlog.schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
+from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
 

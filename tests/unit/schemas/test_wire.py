@@ -2,8 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.codec.cursor import Cursor
-from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint, encode_uvarint
+from pyspark_tidb_binlog.schemas.codec.number import Cursor, decode_uvarint, encode_uvarint
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.wire import int64_of, varint
 
