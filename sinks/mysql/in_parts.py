@@ -41,7 +41,7 @@ class InParts:
             # Said before anything about the target's tables, which may be those of the other filters.
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
-                    target.record.rows.require_same(session, OpenParts(step.after_ts, step.upto_ts, events.parts, self._filters))
+                    target.record.state.require_same(session, OpenParts(step.after_ts, step.upto_ts, events.parts, self._filters))
         for attempt in target.tables.fitting():
             with attempt:
                 before = attempt.refused.written if isinstance(attempt.refused, PartsOutdated) else Written()
@@ -61,7 +61,7 @@ class InParts:
             failpoints.point("before-deletes")
             written = self._write(events, fitted.step, safe, skipped_ts, clock)
             failpoints.point("after-downstream-commit")
-        record.stands_at(step.upto_ts, step.applied)
+        record.moved_to(step.upto_ts, step.applied)
         record.consistent = True
         record.note_sync_point(step.applied)
         return target.tables.settled(fitted, written)
@@ -71,10 +71,10 @@ class InParts:
         record = self._target.record
         if not record.next_is(session, step):
             return False
-        record.rows.begin_parts(session, OpenParts(step.after_ts, step.upto_ts, parts, self._filters))
+        record.state.begin_parts(session, OpenParts(step.after_ts, step.upto_ts, parts, self._filters))
         if safe is not None and not self._target.safe.open_at(step.after_ts):
             # What it deletes is written by safe mode alone: a later life must go on so, whatever its setting is.
-            record.rows.begin_safe(session, SafeBounds(step.after_ts, step.upto_ts, Reason.PARTS))
+            record.state.begin_safe(session, SafeBounds(step.after_ts, step.upto_ts, Reason.PARTS))
         record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
@@ -109,7 +109,7 @@ class InParts:
         """How many parts the target lacks that it has answered; if none, the span is closed."""
         record = self._target.record
         if record.next_is(session, step):
-            lost = len(answered - record.rows.read(session).parts_done(step.after_ts, step.upto_ts, parts))
+            lost = len(answered - record.state.read(session).parts_done(step.after_ts, step.upto_ts, parts))
             if lost:
                 return lost
             record.save_end(session, step.after_ts, step.upto_ts, step.applied)

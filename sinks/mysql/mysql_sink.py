@@ -122,7 +122,7 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
                 self._remove_stale_marks(session)
-                kept = record.rows.read(session)
+                kept = record.state.read(session)
                 applied = applied_at(session, self._settings, self._cluster_id, (opening.commit_ts, opening.version), history())
                 frozen = load_frozen(session, self._settings, self._cluster_id)
         bounds, self._lanes.open_span = kept.safe_bounds(opening.commit_ts), kept.lanes_at(opening.commit_ts)
@@ -196,21 +196,21 @@ class MySQLSink(Sink):
 
     def _read_record(self, session: Session) -> tuple[Checkpoint | None, State]:
         """The checkpoint row, and all that is recorded beside it."""
-        self._record.row.create(session)
-        self._record.rows.create(session)
+        self._record.checkpoint.create(session)
+        self._record.state.create(session)
         ensure_ddl_table(session, self._settings)
         session.commit()
         # A real Drainer, which does not check the lease, may still have a commit in progress on the server: the lock waits for it.
-        recorded = self._record.row.load(session, lock=True)
-        return recorded, self._record.rows.read(session)
+        recorded = self._record.checkpoint.load(session, lock=True)
+        return recorded, self._record.state.read(session)
 
     def _forget_beyond(self, session: Session, opening: Opening, *, consistent: bool) -> None:
         """Delete the records of DDLs and parts after the checkpoint. They are written together with it, so they describe data that is gone, or that is
         written again in safe mode. ``consistent``: what the checkpoint elsewhere says, to which the target's record may be set.
         """
         if opening.safe_until:
-            self._record.rows.begin_safe(session, SafeBounds(opening.commit_ts, opening.safe_until))
-        self._record.rows.forget_beyond(session, opening.commit_ts)
+            self._record.state.begin_safe(session, SafeBounds(opening.commit_ts, opening.safe_until))
+        self._record.state.forget_beyond(session, opening.commit_ts)
         begin_record(session, self._settings, self._cluster_id, opening.commit_ts, afresh=opening.afresh)
         jobs = forget_later(session, self._settings, self._cluster_id, self._record.commit_ts)
         if opening.moved:
@@ -296,7 +296,7 @@ class MySQLSink(Sink):
                         outcome = apply_ddl(
                             session, step, history, self._settings, self._leased.lease, save, frozen, in_doubt=in_doubt, policy=policy
                         )
-            record.stands_at(step.commit_ts, step.applied)
+            record.moved_to(step.commit_ts, step.applied)
         return DdlResult(outcome.losses, outcome.frozen, outcome.fate)
 
     @contextmanager

@@ -79,7 +79,7 @@ class RowTarget:
                 with clock.timed(Stage.APPLY, "write"):
                     findings = self.write((("before-deletes", deletes), ("between-phases", writes)), fitted.step, savepoints=True)
                 failpoints.point("after-downstream-commit")
-                self.record.stands_at(step.upto_ts, step.applied)
+                self.record.moved_to(step.upto_ts, step.applied)
                 written = Written(sum(statement.rows for statement in (*deletes, *writes)), findings)
         return self.tables.settled(fitted, written)
 

@@ -94,7 +94,10 @@ class TargetRecord:
         self._safe = safe
         self.table = table_in_target(config)
         """The table of the record in the target."""
-        self.row, self.rows = TargetCheckpoint(0, config.apply.checkpoint_schema, self.table), StateTable(config.apply.checkpoint_schema, 0)
+        self.checkpoint, self.state = (
+            TargetCheckpoint(0, config.apply.checkpoint_schema, self.table),
+            StateTable(config.apply.checkpoint_schema, 0),
+        )
         """The checkpoint, and what is recorded beside it; those of the cluster from ``move_here`` on."""
         self.commit_ts = 0
         """Everything up to and including it is in the target."""
@@ -127,7 +130,7 @@ class TargetRecord:
             ConfigError: an operator must choose.
         """
         config, held = self._config, self._leased.lease
-        self.row, self.rows = TargetCheckpoint(held.cluster_id, held.schema, self.table), StateTable(held.schema, held.cluster_id)
+        self.checkpoint, self.state = TargetCheckpoint(held.cluster_id, held.schema, self.table), StateTable(held.schema, held.cluster_id)
         if is_elsewhere(config):
             self._real = real_checkpoint(config, held.cluster_id)
             self._real.open()
@@ -141,7 +144,7 @@ class TargetRecord:
             _log.warning("%s", move.words)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.session(attempt) as session:
-                    self.row.create(session)
+                    self.checkpoint.create(session)
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
                     carry_out(session, move, config, held)
@@ -195,7 +198,7 @@ class TargetRecord:
         """Lock the checkpoint row and return its commitTS: ``after_ts``, or ``upto_ts`` when the answer to that commit was lost. A row that says
         what is behind ``after_ts`` by steps that were put off says ``after_ts``.
         """
-        found = self.row.load(session, lock=True)
+        found = self.checkpoint.load(session, lock=True)
         stored_ts = found.commit_ts if found is not None else 0
         if stored_ts == self._late.recorded_ts and after_ts == self.commit_ts:
             return after_ts
@@ -212,16 +215,16 @@ class TargetRecord:
         named = self._trailing.named(commit_ts, now=self._stopped) if self._trailing is not None else ()
         whole = consistent and commit_ts >= self._safe.bounds.end_ts
         row = Checkpoint(commit_ts, whole, applied.version, self._sync_point, named, self._beside)
-        self.row.write(session, row)
+        self.checkpoint.write(session, row)
 
     def save_end(self, session: Session, after_ts: int, upto_ts: int, applied: AppliedJobs, *, consistent: bool = True) -> None:
         """Write the row, and that (after_ts, upto_ts] is in the target."""
-        self.rows.end(session, after_ts, upto_ts)
+        self.state.end(session, after_ts, upto_ts)
         self.save(session, upto_ts, applied, consistent=consistent)
 
     # Between two transactions.
 
-    def stands_at(self, commit_ts: int, applied: AppliedJobs) -> None:
+    def moved_to(self, commit_ts: int, applied: AppliedJobs) -> None:
         """The target's record says so."""
         self._version_saved = applied.version
         self._late.saved(commit_ts, applied)
@@ -250,7 +253,7 @@ class TargetRecord:
                 return
             for attempt in self._leased.retrying():
                 with attempt, self._leased.fenced(attempt) as session:
-                    found = self.row.load(session, lock=True)
+                    found = self.checkpoint.load(session, lock=True)
                     if late.recorded_ts == (found.commit_ts if found is not None else 0):
                         self.save_end(session, late.recorded_ts, self.commit_ts, late.applied)
             late.saved(self.commit_ts, late.applied)
@@ -265,7 +268,7 @@ class TargetRecord:
             self.catch_up()
             self._sync_point = SyncPoint(self.commit_ts, secondary_ts)
             self._save_again(applied, self._leased.retry_policy)
-            self.stands_at(self.commit_ts, applied)
+            self.moved_to(self.commit_ts, applied)
 
     def _save_again(self, applied: AppliedJobs, policy: RetryPolicy) -> None:
         for attempt in retrying(policy):

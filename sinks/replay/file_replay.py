@@ -203,7 +203,7 @@ class FileReplay:
         phases = ("before-deletes", plan.deletes), ("between-phases", plan.writes), ("before-rows-commit", ())
         findings = writer.write(partial(record.move, to=end), phases)
         failpoints.point("after-rows-commit")
-        record.stands_at(end)
+        record.moved_to(end)
         self.last_ts = chunk.end.commit_ts
         self.done.operations += len(chunk.rows)
         for finding in findings:

@@ -72,7 +72,7 @@ class RelayReplay(ReplayRecord):
         """``cluster_id`` 0: the only cluster of which the target has a record. ``stream``: what would be written now."""
         self._sink = MySQLSink(config, cluster_id, pause, logged=True)
         target = self._sink.row_target
-        super().__init__(target.leased, target.record.rows, _AGAIN, safe=True)
+        super().__init__(target.leased, target.record.state, _AGAIN, safe=True)
         self._record, self._safe, self._settings = target.record, target.safe, config.apply
         self._stream = stream
         self._directory = Path(config.relay.log_dir)
@@ -104,7 +104,7 @@ class RelayReplay(ReplayRecord):
             return commit_ts
 
         found = self._sink.open(begin, SchemaHistory).progress
-        self._table = self._record.rows
+        self._table = self._record.state
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 left = ReplayPlace.read(self._table.read(session))
@@ -319,16 +319,16 @@ class RelayReplay(ReplayRecord):
         self._record.save(session, to.after_ts, AppliedJobs(self._schema_version), consistent=False)
         return True
 
-    def stands_at(self, place: ReplayPlace) -> None:
-        """The target's record says so (``ReplayRecord.stands_at``)."""
-        super().stands_at(place)
+    def moved_to(self, place: ReplayPlace) -> None:
+        """The target's record says so (``ReplayRecord.moved_to``)."""
+        super().moved_to(place)
         self._record.commit_ts, self._marked = place.after_ts, True
 
     def _finish(self) -> None:
         """Record that the target is consistent."""
         for attempt in self._leased.retrying():
             with attempt, self._leased.fenced(attempt) as session:
-                recorded = self._record.row.load(session, lock=True)
+                recorded = self._record.checkpoint.load(session, lock=True)
                 ended = recorded is not None and recorded.consistent and recorded.commit_ts == self._point
                 if not ended:
                     self._record.locked_ts(session, self.commit_ts, self._point)

@@ -113,7 +113,7 @@ class ReplayRecord(ABC):
         self._locked(session, [to])
         return False
 
-    def stands_at(self, place: ReplayPlace) -> None:
+    def moved_to(self, place: ReplayPlace) -> None:
         """The target's record says so."""
         self._held = place
 
@@ -129,7 +129,7 @@ class ReplayRecord(ABC):
             with attempt, self._leased.fenced(attempt) as session:
                 self.move(session, place)
                 failpoints.point("before-downstream-commit")
-        self.stands_at(place)
+        self.moved_to(place)
 
     def _locked(self, session: Session, known: Collection[ReplayPlace | None]) -> ReplayPlace | None:
         """The recorded place, locked until the transaction ends; ``known``: what it may be."""
@@ -164,7 +164,7 @@ class ReplayRecord(ABC):
 
     def end_ddl(self) -> None:
         """The target's record says that the DDL was executed."""
-        self.stands_at(self._executed)
+        self.moved_to(self._executed)
 
     @abstractmethod
     def refused(self, ddl: FileDdl, error: ApplyError) -> DdlRefused:

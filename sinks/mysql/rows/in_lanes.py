@@ -70,7 +70,7 @@ class InLanes:
         """Read where each lane is."""
         for attempt in self._target.leased.retrying():
             with attempt, self._target.leased.session(attempt) as session:
-                self.open_span = self._target.record.rows.read(session).lanes_at(self._target.record.commit_ts)
+                self.open_span = self._target.record.state.read(session).lanes_at(self._target.record.commit_ts)
         self.interrupted = False
 
     def is_open(self, step: RowsStep) -> bool:
@@ -121,7 +121,7 @@ class InLanes:
         with clock.timed(Stage.APPLY, "write"):
             findings = self._write(batch, plan, how, step)
         failpoints.point("after-downstream-commit")
-        record.stands_at(step.upto_ts, step.applied)
+        record.moved_to(step.upto_ts, step.applied)
         record.consistent = self.open_span is None
         return Written(len(batch), findings)
 
@@ -163,7 +163,7 @@ class InLanes:
             upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
             findings += self._write_at_once(range(begin, end), plan, replace(step, after_ts=after_ts, upto_ts=upto_ts))
             after_ts = upto_ts
-            self._target.record.stands_at(upto_ts, step.applied)
+            self._target.record.moved_to(upto_ts, step.applied)
         return findings
 
     def _write_at_once(self, places: Sequence[int], plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
@@ -187,7 +187,7 @@ class InLanes:
         findings: tuple[Finding, ...] = ()
         if begun:
             target.record.consistent, self.open_span, self.interrupted = False, span, True
-            findings = self._lanes.run(LaneWork(plan, span, target.record.rows), how.rounds())
+            findings = self._lanes.run(LaneWork(plan, span, target.record.state), how.rounds())
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
                     self._end(session, span, how, step)
@@ -200,17 +200,17 @@ class InLanes:
         record = self._target.record
         if not record.next_is(session, step):
             return False
-        record.rows.begin_lanes(session, span)
+        record.state.begin_lanes(session, span)
         record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
     def _end(self, session: Session, span: OpenLanes, how: LanePlan, step: RowsStep) -> None:
         record = self._target.record
         if record.next_is(session, step):
-            record.rows.require_done(session, span, how.ends())
+            record.state.require_done(session, span, how.ends())
             rest = _rest(span, step)
             if rest is not None:
-                record.rows.begin_lanes(session, rest)
+                record.state.begin_lanes(session, rest)
             record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=rest is None)
         failpoints.point("before-downstream-commit")
 
