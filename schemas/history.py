@@ -16,7 +16,7 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Self
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobReader, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobReader, JobType
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, tso
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track, extended
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -255,6 +255,22 @@ class SchemaHistory:
             was = self.table_at(table_id, earlier[0].version - 1) if earlier else None
             if was is not None:
                 return was, earlier[0]
+        return None
+
+    def taken_over(self, table_id: int, version: int) -> Job | None:
+        """The first job after ``version`` by which another table that there was gets the name of this one, or the rows of it: a RENAME, an EXCHANGE."""
+        own = self.table_at(table_id, version)
+        moves = (JobEffect.RENAMES, JobEffect.EXCHANGES)
+        for job in self.jobs_between(version, self.newest_version) if own is not None else ():
+            if job.kind.effect not in moves:
+                continue
+            ids = self.tables_of_job(job)
+            if job.kind.effect is JobEffect.EXCHANGES and table_id in ids:
+                return job
+            for other in ids:
+                now = self.table_at(other, job.version) if other != table_id else None
+                if now is not None and own is not None and (now.schema.lower(), now.name.lower()) == (own.schema.lower(), own.name.lower()):
+                    return job
         return None
 
     def tables_of_job(self, job: Job) -> tuple[int, ...]:

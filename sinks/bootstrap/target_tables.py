@@ -1,7 +1,7 @@
 """Prepares the target's tables before their rows are copied: creates them as they are upstream at the snapshot, or empties them. [db]
 
 Promises: a table that was there before a copy is never dropped, so it keeps its own partitions, keys and triggers. For a first load it must be
-empty; for a table of a running stream its rows are removed. A missing table is created in the first form that the target takes (``ladder``). Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
+empty; for a table of a running stream its rows are removed. A missing table is created in the first form that the target takes (``ddl.attempt``). Everything runs under the lock of DDLs and after a check of the lease, and may be repeated.
 """
 
 import logging

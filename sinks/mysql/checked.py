@@ -283,6 +283,7 @@ class CheckedWriter:
 
         ``claim`` records in the transaction what they are of. False: the target has it, because the answer to an earlier commit was lost.
         """
+        found: Sequence[Finding] = ()
         for attempt in retrying(self.retry_policy):
             with attempt, transaction(self.sessions, attempt) as session:
                 # The lease is checked here, because ``checked`` may roll back and open another transaction.
@@ -293,7 +294,10 @@ class CheckedWriter:
                     for point, statements in phases:
                         failpoints.point(point)
                         effects.run(statements)
-        return effects.findings
+                else:
+                    # Kept also if the answer to this COMMIT is lost: the next attempt finds the record, and runs nothing.
+                    found = effects.findings
+        return found
 
 
 def _stop_at(findings: Sequence[Finding], settings: ApplyConfig) -> None:

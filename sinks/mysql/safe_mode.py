@@ -15,6 +15,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
+from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
@@ -81,7 +83,9 @@ class SafeMode:
         # Equal bounds alone say nothing: a step also ends before a DDL, and there the one in doubt may end, too.
         in_doubt = bounds.reason is not Reason.PARTS or (step.after_ts, step.upto_ts) != (bounds.begin_ts, bounds.end_ts)
         tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
-        for at in tables.values() if in_doubt else ():
+        for table_id, at in tables.items() if in_doubt else ():
+            if (job := history.taken_over(table_id, at.version)) is not None:
+                raise DdlRefused(_taken_over(at, job, step))
             self._name(at)
         later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
         past = frozenset(i for i in later if _is_past(session, tables[i], history, partial=self._partial))
@@ -115,6 +119,15 @@ class SafeMode:
                 "safe mode: %s has no unique key without NULL, so equal rows cannot be told apart. Compare the table with the upstream afterwards",
                 name,
             )
+
+
+def _taken_over(at: TableAt, job: Job, step: RowsStep) -> str:
+    query = " ".join(job.query.split())[:200]
+    return (
+        f"rows of {at.schema}.{at.name} after {step.after_ts} would go to another table, if the Drainer that crashed has executed a later DDL, job {job.id} ({query}). "
+        "Nothing of these rows is written. If the DDL was executed at the target, undo it there by hand (rename back, or exchange again). Then set "
+        '"consistent":true in the checkpoint and spark.on-finding = record, and start again: rows that are there already become findings'
+    )
 
 
 def _is_past(session: Session, at: TableAt, history: SchemaHistory, *, partial: bool) -> bool:

@@ -3,8 +3,8 @@
 A column that changes values without a warning (``exactness``) is a finding, once per table; if the column identifies rows, the step is refused.
 
 Promises: three queries for all tables that are not known, and none where those of a step are. What is known is forgotten after ``KEPT_SECONDS``, so a table that a
-person changes is noticed by then; and by ``forget``: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and after a lost
-connection, because the next one may lead to another server. A table that the target does not have is a finding with the number of its rows.
+person changes is noticed by then; and by ``forget``: after a DDL of ours, after an error that another table would explain (``OUTDATED``), and after an error
+that is retried, because the next connection may lead to another server. A table that the target does not have is a finding with the number of its rows.
 With ``on-finding = stop`` it raises ``FindingError`` before anything of the step is written; with ``record`` its rows are skipped and the step continues.
 """
 

@@ -293,6 +293,36 @@ def test_a_ddl_that_cannot_be_told_is_left_to_a_person(handed: Callable[..., Han
         here.stream.apply()
 
 
+def test_rows_and_drops_before_a_rename_onto_their_table_are_left_to_a_person(handed: Callable[..., Handed]) -> None:
+    """The other one has executed all of it. Written again, rows would go to the table that has the name now, and DROP would take that one's rows."""
+    here = handed()
+    up, at = here.stream.upstream, begun(here)
+    version = up.schema_version
+    here.stream.change(lambda txn: txn.update("d.k", here.handles["k1"], {"v": 100}))
+    for name, statement in (("k", "RENAME TABLE d.k TO d.old"), ("u", "RENAME TABLE d.u TO d.k")):
+        up.ddl.rename(f"d.{name}", "d.old" if name == "k" else "d.k")
+        here.query(statement)
+    here.query("UPDATE d.old SET v = 100 WHERE id = 1")
+    here.left_at(at, version, consistent=False)
+    with pytest.raises(DdlRefused, match="rows of d.k after .* would go to another table"):
+        here.stream.apply()
+    assert here.found() == here.tables()
+
+
+def test_a_drop_before_a_rename_onto_its_table_is_left_to_a_person(handed: Callable[..., Handed]) -> None:
+    here = handed()
+    up, at = here.stream.upstream, begun(here)
+    version = up.schema_version
+    up.ddl.drop_table("d.u")
+    up.ddl.rename("d.k", "d.u")
+    here.query("DROP TABLE d.u")
+    here.query("RENAME TABLE d.k TO d.u")
+    here.left_at(at, version, consistent=False)
+    with pytest.raises(DdlRefused, match="executed again it would take those rows"):
+        here.stream.apply()
+    assert here.found() == here.tables()
+
+
 def test_our_own_crash_needs_no_safe_mode(handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture) -> None:
     here = handed(**MODES["parts"])
     at = begun(here)

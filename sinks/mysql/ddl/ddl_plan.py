@@ -143,7 +143,7 @@ def planned(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None = None
         return Refused("partition", elsewhere, plan.sql)
     executed = is_there(ddl, here, earlier)
     if executed is None:
-        return Refused("safe mode", _UNDECIDED[subject.job.kind.effect], plan.sql)
+        return Refused("safe mode", _UNDECIDED.get(subject.job.kind.effect, _TAKEN_OVER), plan.sql)
     if executed:
         return replace(plan, done=True)
     if hindrance := _hindrance(ddl, here):
@@ -158,6 +158,12 @@ _UNDECIDED = {
     JobEffect.EXCHANGES: f"another Drainer may have executed it before it crashed, and executing it again would put the rows back: {_WAY_OUT}",
     JobEffect.RENAMES: f"another Drainer may have executed it before it crashed, and the names on the target do not show it: {_WAY_OUT}",
 }
+
+
+_TAKEN_OVER = (
+    "another Drainer may have executed it before it crashed, and a later RENAME or EXCHANGE has given the rows of another table to this name: executed again it "
+    f"would take those rows: {_WAY_OUT}"
+)
 
 
 def _hindrance(ddl: TargetDdl, here: TargetHere) -> Refused | None:
@@ -248,7 +254,15 @@ def is_there(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None) -> b
             return None
         case JobEffect.RENAMES:
             return _renamed(subject, ddl.dialect, here.now)
+        case JobEffect.DROPS | JobEffect.EMPTIES | JobEffect.DROPS_PARTITION | JobEffect.EMPTIES_PARTITION if _taken_over(ddl):
+            return None
     return sql_kind(subject.job).judged in (Judged.CHANGES, Judged.DIVIDED) and has_all(subject, ddl.dialect, here.after)
+
+
+def _taken_over(ddl: TargetDdl) -> bool:
+    """Whether a later job gives the rows of another table to the name, or the partition, whose rows this one takes."""
+    job, history = ddl.step.job, ddl.history
+    return any(history.taken_over(table_id, job.version - 1) is not None for table_id in history.tables_of_job(job))
 
 
 def _has_run(ddl: TargetDdl, earlier: RecordedTry, here: TargetHere) -> bool:
