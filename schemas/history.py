@@ -260,16 +260,16 @@ class SchemaHistory:
     def taken_over(self, table_id: int, version: int) -> Job | None:
         """The first job after ``version`` by which another table that there was gets the name of this one, or the rows of it: a RENAME, an EXCHANGE."""
         own = self.table_at(table_id, version)
-        moves = (JobEffect.RENAMES, JobEffect.EXCHANGES)
-        for job in self.jobs_between(version, self.newest_version) if own is not None else ():
-            if job.kind.effect not in moves:
-                continue
+        if own is None:
+            return None
+        name = own.schema.lower(), own.name.lower()
+        for job in self.jobs_between(version, self.newest_version):
             ids = self.tables_of_job(job)
             if job.kind.effect is JobEffect.EXCHANGES and table_id in ids:
                 return job
-            for other in ids:
-                now = self.table_at(other, job.version) if other != table_id else None
-                if now is not None and own is not None and (now.schema.lower(), now.name.lower()) == (own.schema.lower(), own.name.lower()):
+            if job.kind.effect in (JobEffect.RENAMES, JobEffect.EXCHANGES):
+                others = (self.table_at(other, job.version) for other in ids if other != table_id)
+                if any(now is not None and (now.schema.lower(), now.name.lower()) == name for now in others):
                     return job
         return None
 

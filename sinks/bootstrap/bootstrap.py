@@ -33,8 +33,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import (
     CopyState,
     lost,
 )
-from pyspark_tidb_binlog.sinks.bootstrap.copy_start import CopyStart
-from pyspark_tidb_binlog.sinks.bootstrap.copy_target import CopyTarget
+from pyspark_tidb_binlog.sinks.bootstrap.copy_start import CopyStart, CopyTarget
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.bootstrap.table_copy import CopyPlace, CopyPlan, RangeCopy
 from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, WantedTable

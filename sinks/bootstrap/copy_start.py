@@ -1,17 +1,64 @@
-"""Begins the copy that is asked for, or continues the one that is recorded, and refuses before anything is changed. [db]"""
+"""Begins the copy that is asked for, or continues the one that is recorded, and refuses before anything is changed; the target of a copy. [db]"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyHead, CopyKind, RecordedCopy
-from pyspark_tidb_binlog.sinks.bootstrap.copy_target import CopyTarget
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyHead, CopyKind, CopyRecord, RecordedCopy
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, require_same
-from pyspark_tidb_binlog.sinks.bootstrap.target_tables import not_empty, require_up_to_date
+from pyspark_tidb_binlog.sinks.bootstrap.target_tables import TargetTables, not_empty, require_up_to_date
+from pyspark_tidb_binlog.sinks.mysql.lease import Lease
+from pyspark_tidb_binlog.sinks.mysql.lease_guard import fenced
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import Attempt, patient, retrying
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, connect, session_for
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+
+
+class CopyTarget:
+    """One target, for one thread. Whatever it gives belongs to the latest of its ``attempts``."""
+
+    def __init__(self, config: DrainerConfig, held: Lease, pause: Callable[[float], None]) -> None:
+        """``pause``: between two attempts; it may raise."""
+        self.apply = config.apply
+        self.lease = held
+        self.sessions = KeptSessions(lambda: connect(config.target, config.apply), config.apply.lease_timeout)
+        self._ddl_sessions = KeptSessions(lambda: connect(config.target, config.apply, for_ddls=True), config.apply.lease_timeout)
+        self.policy = patient(config.apply.retry_seconds, pause)
+        self._attempt = Attempt(self.policy)
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Attempts for ``retry-seconds``; each one goes on from the record, as a later life would."""
+        for attempt in retrying(self.policy):
+            self._attempt = attempt
+            yield attempt
+
+    @contextmanager
+    def record(self) -> Iterator[CopyRecord]:
+        """The record, outside of a transaction."""
+        with session_for(self.sessions.use, self._attempt) as session:
+            yield CopyRecord(session, self.lease.cluster_id, self.lease.schema)
+
+    @contextmanager
+    def transaction(self) -> Iterator[CopyRecord]:
+        """The record in a transaction that has checked the lease, and is committed unless the block fails."""
+        with fenced(self.sessions.use, self.lease, self._attempt) as session:
+            yield CopyRecord(session, self.lease.cluster_id, self.lease.schema)
+
+    @contextmanager
+    def tables(self) -> Iterator[TargetTables]:
+        """The tables, over a session for DDLs."""
+        with session_for(self._ddl_sessions.use, self._attempt) as session:
+            yield TargetTables(session, self.apply, self.lease)
+
+    def close(self) -> None:
+        """Close the sessions."""
+        self.sessions.close()
+        self._ddl_sessions.close()
 
 
 @dataclass(frozen=True, slots=True)
