@@ -356,7 +356,9 @@ def test_nothing_is_sent_after_an_error(kafka: PrivateKafka, name: str, opened: 
     assert messages(kafka, name) == [b"a", b"b"]
 
 
-def test_a_broker_that_goes_away_amid_a_send(kafka: PrivateKafka, name: str, opened: Callable[..., Topic]) -> None:
+def test_a_broker_that_goes_away_amid_a_send(
+    kafka: PrivateKafka, name: str, opened: Callable[..., Topic], closing: contextlib.ExitStack
+) -> None:
     """It hangs with the messages before it, and dies: they are there once when it is back."""
     pauses: list[str] = []
 
@@ -371,6 +373,7 @@ def test_a_broker_that_goes_away_amid_a_send(kafka: PrivateKafka, name: str, ope
     topic.send([b"a"])
     pauses.clear()
     hangs = True
+    closing.callback(kafka.signal, signal.SIGCONT)
     kafka.signal(signal.SIGSTOP)
     topic.send([b"b", b"c"])
     assert kafka.address in pauses[0]

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -87,9 +88,11 @@ class PrivateKafka:
             self._process = None
 
     def signal(self, number: int) -> None:
-        """To the broker, which runs."""
+        """To the broker, which runs. A stop is waited for: threads of a process end what they are at."""
         assert self._process is not None
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def __enter__(self) -> Self:
         return self.start()
