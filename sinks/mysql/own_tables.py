@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables, 
 from pyspark_tidb_binlog.sinks.mysql.target import Target
 from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_TABLE
 
-LAYOUT = 3
+LAYOUT = 4
 """The layout of our tables: columns, keys, and what is in them."""
 _CHECKPOINT = ("clusterID",)
 _KEYS = {

@@ -205,15 +205,16 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: PartPlans) -> Wr
     Returns None, and writes nothing, if deletes are missing that the target had answered. The target lost them with its last transactions (a crash with
     ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place). This transaction is the first that can be sure.
     """
+    done: Written | None = Written()
     for attempt in retrying(patient(to.apply.retry_seconds)):
         with attempt, transaction(_sessions(to), attempt) as session:
-            done = _write_once(session, to, part, phase, plans)
+            done = _write_once(session, to, part, phase, plans, done or Written())
     failpoints.point(f"after-part-{phase.value}")
     return done
 
 
-def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: PartPlans) -> Written | None:
-    """All that belongs to the transaction; as ``_write_part``."""
+def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans: PartPlans, answered: Written) -> Written | None:
+    """All that belongs to the transaction; as ``_write_part``. ``answered``: what an attempt has written whose answer to COMMIT was lost."""
     for effects in checked(session, to.apply):
         lease.check(session, to.lease)
         if phase is Phase.WRITE and not _all_deleted(session, to, plans.skipped):
@@ -221,7 +222,7 @@ def _write_once(session: Session, to: PartTarget, part: int, phase: Phase, plans
         findings: list[Finding] = []
         statements = _claimed(session, to, part, phase, plans, findings)
         if statements is None:
-            return Written()
+            return answered
         rows = effects.run(statements)
         failpoints.point(f"before-part-{phase.value}-commit")
     return Written(rows, (*findings, *effects.findings))

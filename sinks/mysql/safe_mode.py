@@ -83,10 +83,13 @@ class SafeMode:
         # Equal bounds alone say nothing: a step also ends before a DDL, and there the one in doubt may end, too.
         in_doubt = bounds.reason is not Reason.PARTS or (step.after_ts, step.upto_ts) != (bounds.begin_ts, bounds.end_ts)
         tables = {i: at for i, at in step.tables.items() if i not in step.gone and not at.info.is_view}
+        for at in tables.values() if in_doubt else ():
+            self._name(at)
+        if bounds.reason is Reason.LANES:
+            return step, SafeSpan()
         for table_id, at in tables.items() if in_doubt else ():
             if (job := history.taken_over(table_id, at.version)) is not None:
                 raise DdlRefused(_taken_over(at, job, step))
-            self._name(at)
         later = frozenset(i for i, at in tables.items() if history.jobs_of_table(i, at.version, history.newest_version))
         past = frozenset(i for i in later if _is_past(session, tables[i], history, partial=self._partial))
         if past:

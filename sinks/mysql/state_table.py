@@ -4,7 +4,7 @@
     ours                      the newest span that we have ended     -
     open                      a span that is applied in parts        parts, filters
     part 7-9 0/2 delete       the same                               transactions that this part was planned without
-    lane 3                    a span that is applied row by row      plan, safe, operations that this lane has done
+    lane 3                    a span that is applied row by row      plan, operations that this lane has done
     safe doubt                steps that begin there: safe mode      -
     place                     what a replay of files has open        the transaction or DDL, how much of it is done
 
@@ -57,6 +57,8 @@ class Reason(enum.StrEnum):
     """A part of what follows may be in the target, and nobody has recorded which."""
     PARTS = "parts"
     """A life with this setting began a span in parts: the record says what of it is applied."""
+    LANES = "lanes"
+    """A span was begun row by row with other operations: some of its rows may be in the target, but no DDL behind it."""
     RELAY = "relay"
     """A relay log up to there is being replayed. Everything of it may be in the target, and the log is needed until it is."""
 
@@ -110,14 +112,12 @@ class OpenLanes:
     """Inclusive."""
     plan: str
     """Fingerprint of what its lanes do: a number of operations means the same ones only under the same plan."""
-    safe: bool
-    """Whether it is applied in safe mode, because an earlier attempt with another plan was left half done."""
     done: tuple[int, ...]
     """Number of operations that each lane has done."""
 
     def lane(self, done: int) -> str:
         """The value of the row of a lane that has done so many operations."""
-        return as_value({"plan": self.plan, "safe": self.safe, "done": done})
+        return as_value({"plan": self.plan, "done": done})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class State:
         values = [json.loads(row.value) for row in rows]
         if not rows:
             return None
-        return OpenLanes(rows[0].after_ts, rows[0].upto_ts, values[0]["plan"], values[0]["safe"], tuple(v["done"] for v in values))
+        return OpenLanes(rows[0].after_ts, rows[0].upto_ts, values[0]["plan"], tuple(v["done"] for v in values))
 
     def lanes_at(self, commit_ts: int) -> OpenLanes | None:
         """The ``lanes`` whose span is open behind the checkpoint; None also for data from before the checkpoint was moved."""
@@ -206,12 +206,12 @@ class State:
         return max((row.upto_ts for row in self.rows if row.kind != SAFE and row.after_ts != commit_ts < row.upto_ts), default=0)
 
     def safe_bounds(self, commit_ts: int) -> SafeBounds:
-        """What is applied in safe mode behind the checkpoint: over all rows, in doubt if any of them is; of a relay log's replay if any is."""
+        """What is applied in safe mode behind the checkpoint: over all rows, of a relay log's replay if any is; in doubt if their reasons differ."""
         rows = [row for row in self.of_kind(SAFE) if row.upto_ts > commit_ts]
         if not rows:
             return SafeBounds()
-        reasons = {row.name.split()[1] for row in rows}
-        reason = Reason.RELAY if Reason.RELAY in reasons else Reason.PARTS if reasons == {Reason.PARTS} else Reason.DOUBT
+        reasons = {Reason(row.name.split()[1]) for row in rows}
+        reason = Reason.RELAY if Reason.RELAY in reasons else reasons.pop() if len(reasons) == 1 else Reason.DOUBT
         return SafeBounds(min(row.after_ts for row in rows), max(row.upto_ts for row in rows), reason)
 
     def progress(self, recorded: Checkpoint | None) -> TargetProgress:
@@ -346,6 +346,12 @@ class StateTable:
         named = [(f"{LANE} {lane}", lanes.lane(done)) for lane, done in enumerate(lanes.done)]
         args = [v for name, value in named for v in (self.cluster_id, name, lanes.after_ts, lanes.upto_ts, value)]
         session.execute(f"INSERT INTO {self._table} (cluster_id, name, from_ts, to_ts, value) VALUES {values}", args)
+
+    def give_up_lanes(self, session: Session, commit_ts: int, upto_ts: int) -> None:
+        """Record safe mode from the checkpoint, which stays ours, to the end of a span that was begun with other operations."""
+        self.begin_safe(session, SafeBounds(commit_ts, upto_ts, Reason.LANES))
+        self._forget_begun(session, commit_ts)
+        self._replace(session, Row(OURS, commit_ts, commit_ts))
 
     def advance(self, session: Session, lanes: OpenLanes, lane: int, before: int, after: int, ends: Sequence[int] = ()) -> bool:
         """Move the lane's number of operations from ``before`` to ``after``; False: the number is already there, because the answer to that commit was lost.

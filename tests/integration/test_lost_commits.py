@@ -221,18 +221,18 @@ def one_by_one(pair: Pair, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> l
     """Lanes run one after the other; the target loses what those ``lost`` (by the order of their turns) have done."""
     plain, turns = row_lanes.Lanes._lane, list[int]()
 
-    def lane(self: row_lanes.Lanes, number: int, *args: Any) -> Any:
+    def lane(self: row_lanes.Lanes, number: int, *args: Any) -> None:
         turn = len(turns)
         turns.append(number)
         if turn == min(lost):
             pair.replicate()
-        found = plain(self, number, *args)
+        plain(self, number, *args)
         if turn == max(lost):
             pair.fail_over()
-        return found
 
-    def together(self: row_lanes.Lanes, jobs: Any) -> Iterator[Any]:
-        return (job() for job in jobs.values())
+    def together(self: row_lanes.Lanes, jobs: Any) -> None:
+        for job in jobs.values():
+            job()
 
     monkeypatch.setattr(row_lanes.Lanes, "_lane", lane)
     monkeypatch.setattr(row_lanes.Lanes, "_together", together)

@@ -87,11 +87,11 @@ def test_a_table_of_another_layout(session: Session, life: Life, name: str, othe
     session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = '{other}'")
     with pytest.raises(
         ApplyError,
-        match=f"`{name}`.*has the comment '{other}'.*'layout 3'.*start the release that made the table"
-        + ("" if other else ".*COMMENT='layout 3'"),
+        match=f"`{name}`.*has the comment '{other}'.*'layout 4'.*start the release that made the table"
+        + ("" if other else ".*COMMENT='layout 4'"),
     ):
         life()
-    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 3'")
+    session.execute(f"ALTER TABLE {NAME}.{name} COMMENT = 'layout 4'")
     life()
 
 
@@ -103,7 +103,7 @@ def test_tables_that_are_made_when_they_are_needed(session: Session, life: Life)
     ):
         ensure(session, SCHEMA)
         session.execute(f"ALTER TABLE {NAME}.{table} COMMENT = ''")
-        with pytest.raises(ApplyError, match="'layout 3'"):
+        with pytest.raises(ApplyError, match="'layout 4'"):
             ensure(session, SCHEMA)
     life(loopback_control=True)
     session.execute("ALTER TABLE retl._drainer_repl_mark ENGINE = MyISAM")

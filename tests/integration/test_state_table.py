@@ -150,7 +150,7 @@ def test_what_was_left_of_a_span_that_was_passed_by_hand_does_not_count_when_it_
     RECORD.begin_parts(session, OpenParts(200, 300, 2))
     RECORD.forget_beyond(session, 100)
     assert RECORD.read(session).rows == ()
-    RECORD.begin_lanes(session, OpenLanes(100, 200, "plan", False, (3,)))
+    RECORD.begin_lanes(session, OpenLanes(100, 200, "plan", (3,)))
     RECORD.begin_parts(session, OpenParts(200, 300, 2))
     assert RECORD.read(session).lanes is None
 
@@ -201,16 +201,16 @@ def test_safe_mode_is_recorded_once_for_each_reason(session: Session) -> None:
     assert RECORD.read(session).safe_bounds(550) == SafeBounds()
 
 
-LANES = OpenLanes(100, 200, "plan", True, (0, 0))
+LANES = OpenLanes(100, 200, "plan", (0, 0))
 
 
 def test_lanes_from_begin_to_end(session: Session) -> None:
-    RECORD.begin_lanes(session, OpenLanes(1, 2, "other", False, (7, 7, 7)))
+    RECORD.begin_lanes(session, OpenLanes(1, 2, "other", (7, 7, 7)))
     RECORD.begin_lanes(session, LANES)
     assert RECORD.read(session).lanes == LANES
     assert RECORD.advance(session, LANES, 1, 0, 5)
     assert not RECORD.advance(session, LANES, 1, 0, 5), "the answer to its commit was lost"
-    for other, before in ((OpenLanes(100, 300, "plan", True, ()), 5), (OpenLanes(100, 200, "other", True, ()), 5), (LANES, 4)):
+    for other, before in ((OpenLanes(100, 300, "plan", ()), 5), (OpenLanes(100, 200, "other", ()), 5), (LANES, 4)):
         with pytest.raises(ApplyError, match=r"lane 1 up to .*Was the table edited"):
             RECORD.advance(session, other, 1, before, 9)
     RECORD.require_done(session, LANES, (0, 5))
@@ -226,7 +226,7 @@ def test_of_what_lies_beyond_a_checkpoint_only_what_is_open_there_stays(session:
     RECORD.end(session, 250, 300)
     RECORD.begin_parts(session, OpenParts(200, 300, 2))
     assert RECORD.claim(session, Part(200, 300, 0, 2, "delete"))
-    RECORD.begin_lanes(session, OpenLanes(150, 300, "plan", True, (3,)))
+    RECORD.begin_lanes(session, OpenLanes(150, 300, "plan", (3,)))
     state = RECORD.read(session)
     assert (state.beyond(200), state.around(200), state.beyond(150), state.around(150)) == (300, 300, 300, 0)
     RECORD.forget_beyond(session, 200)

@@ -7,17 +7,16 @@ steps begin with ``consistent`` false at the step's beginning and a record of th
 without that record. Promises:
 
 * Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
-* If other operations come (other filters, another history, another cut of the span), the open span is applied again in safe mode from the
-  checkpoint. Afterwards every row that has a unique key without NULL is as upstream. Other tables are named: an INSERT may be applied twice,
-  a DELETE may delete another equal row. The same holds in safe mode, and where a Drainer without this record finishes the span.
+* If other operations come (other filters, another history, another cut of the span), the lanes are given up: safe mode is recorded from the checkpoint to
+  the end of the span. Afterwards every row that has a unique key without NULL is as upstream. Other tables are named: an INSERT may be applied twice,
+  a DELETE may delete another equal row. The same holds where a Drainer without this record finishes the span.
 * With ``on-finding = stop`` the lanes without a finding may be ahead; the restart continues as after a crash.
 
 The driver fetches a step applied in parts in pieces of about ``atomic-rows``, each recorded by itself. An upstream transaction is one piece.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
+from pyspark_tidb_binlog.sinks.engine.causality import Conflict, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
@@ -36,11 +35,9 @@ from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LanePlan, Lanes, LaneWork
-from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
-
-_log = logging.getLogger(__name__)
+from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep
 
 
 class InLanes:
@@ -54,6 +51,8 @@ class InLanes:
         """The span that is in the target in part."""
         self.interrupted = False
         """Whether the lanes ended with an error: where they are is in the target."""
+        self._found: list[Finding] = []
+        """Findings of transactions that are committed, until their step has ended."""
 
     @property
     def waiting_for(self) -> TransientError | None:
@@ -97,7 +96,7 @@ class InLanes:
 
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """All operations of ``step``; in one transaction if they are few."""
-        target, here = self._target, step
+        target, here, rows_written = self._target, step, 0
         for attempt in target.tables.fitting():
             with attempt:
                 self.refresh()
@@ -105,95 +104,99 @@ class InLanes:
                     # Without dispatch, transactions of the step may have been committed before one was refused.
                     here = replace(step, after_ts=target.record.commit_ts)
                     rows = rows_between(rows, here.after_ts, here.upto_ts)
-                fitted, _ = target.fitted(here, rows, by_rows=True)
-                written = self._apply(rows, fitted.step, clock)
-        return target.tables.settled(fitted, written)
+                work = self._planned(rows, here, clock)
+                if work.lanes is None:
+                    self._give_up(here)
+                    work = self._planned(rows, here, clock)
+                rows_written = self._apply(work, clock)
+        findings, self._found = tuple(self._found), []
+        return target.tables.settled(work.fitted, Written(rows_written, findings))
 
-    def _apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
-        target, record = self._target, self._target.record
+    def _planned(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> "_Work":
+        target, settings, left = self._target, self._target.settings, self.open_span
+        fitted, safe = target.fitted(step, rows, by_rows=True)
         with clock.timed(Stage.PLAN):
-            batch = _operations(rows, step)
+            batch = _operations(rows, fitted.step)
             keys = keys_of(batch)
-            if not len(batch) and not self.is_open(step) and record.put_off(step):
-                return Written()
-            how = self._how(batch, keys, step)
-            plan = OpPlan(batch, keys, target.limits, target.flavour, safe=how.safe)
+            plan = OpPlan(batch, keys, target.limits, target.flavour, safe=safe is not None)
+            if left is None or not self.is_open(step):
+                conflict = Conflict.GROUPS if settings.enable_detect else Conflict.OFF
+                lanes = settings.worker_count if settings.enable_dispatch else 1
+                return _Work(fitted, batch, plan, LanePlan.of(batch, keys, lanes, conflict, settings.txn_batch))
+            whole = (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts)
+            return _Work(fitted, batch, plan, LanePlan.again(batch, keys, left) if whole else None)
+
+    def _give_up(self, step: RowsStep) -> None:
+        """The open span was begun with other operations, so what the lanes have done says nothing: up to its end all is in safe mode from now on."""
+        left, target, record = self.open_span, self._target, self._target.record
+        assert left is not None
+        for attempt in target.leased.retrying():
+            with attempt, target.leased.fenced(attempt) as session:
+                at = record.locked_ts(session, step.after_ts, step.upto_ts)
+                record.state.give_up_lanes(session, at, left.upto_ts)
+                bounds = record.state.read(session).safe_bounds(at)
+        self.open_span = None
+        target.safe.begin(
+            bounds,
+            f"the operations of the span ({left.after_ts}, {left.upto_ts}], which was begun row by row, have changed since it was begun",
+        )
+
+    def _apply(self, work: "_Work", clock: StageClock) -> int:
+        """Write it; returns the number of rows."""
+        record, step, count = self._target.record, work.fitted.step, len(work.batch)
+        if not count and not self.is_open(step) and record.put_off(step):
+            return 0
         with clock.timed(Stage.APPLY, "write"):
-            findings = self._write(batch, plan, how, step)
+            self._write(work, step)
         failpoints.point("after-downstream-commit")
         record.moved_to(step.upto_ts, step.applied)
-        record.consistent = self.open_span is None
-        return Written(len(batch), findings)
+        record.consistent = True
+        return count
 
-    def _how(self, batch: RowBatch, keys: OpKeys, step: RowsStep) -> LanePlan:
-        settings, left = self._target.settings, self.open_span if self.is_open(step) else None
-        conflict = Conflict.GROUPS if settings.enable_detect else Conflict.OFF
-        lanes = settings.worker_count if settings.enable_dispatch else 1
-        if left is None:
-            return LanePlan.of(batch, keys, lanes, conflict, settings.txn_batch, safe=self._target.safe.applies(step.after_ts))
-        plan = LanePlan.again(batch, keys, left)
-        if plan is not None and (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts):
-            return replace(plan, safe=left.safe or self._target.safe.applies(step.after_ts))
-        _log.warning(
-            "the operations of the span (%d, %d], which was begun row by row, have changed since it was begun. It is applied again in safe mode. %s",
-            left.after_ts,
-            left.upto_ts,
-            _inexact(batch),
-        )
-        return LanePlan.of(batch, keys, lanes, conflict, settings.txn_batch, safe=True)
-
-    def _write(self, batch: RowBatch, plan: OpPlan, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
-        settings = self._target.settings
-        if self.is_open(step):
-            return self._write_lanes(plan, how, step)
-        if not settings.enable_dispatch:
-            return self._write_transactions(batch, plan, step)
-        if len(batch) <= settings.txn_batch:
-            return self._write_at_once(range(len(batch)), plan, step)
-        return self._write_lanes(plan, how, step)
+    def _write(self, work: "_Work", step: RowsStep) -> None:
+        settings, count = self._target.settings, len(work.batch)
+        if not self.is_open(step) and not settings.enable_dispatch:
+            self._write_transactions(work, step)
+        elif not self.is_open(step) and count <= settings.txn_batch:
+            self._write_at_once(range(count), work.plan, step)
+        else:
+            self._write_lanes(work, step)
 
     # One connection.
 
-    def _write_transactions(self, batch: RowBatch, plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
+    def _write_transactions(self, work: "_Work", step: RowsStep) -> None:
         """Each upstream transaction with the checkpoint of its commit_ts; the last one with that of the step's end."""
-        begins = [*batch.transactions.tolist(), len(batch)] if len(batch) else [0, 0]
-        findings: tuple[Finding, ...] = ()
+        count, commit_ts = len(work.batch), work.batch.commit_ts
+        begins = [*work.batch.transactions.tolist(), count] if count else [0, 0]
         after_ts = step.after_ts
         for begin, end in zip(begins, begins[1:], strict=False):
-            upto_ts = step.upto_ts if end == len(batch) else int(batch.commit_ts[begin])
-            findings += self._write_at_once(range(begin, end), plan, replace(step, after_ts=after_ts, upto_ts=upto_ts))
+            upto_ts = step.upto_ts if end == count else int(commit_ts[begin])
+            self._write_at_once(range(begin, end), work.plan, replace(step, after_ts=after_ts, upto_ts=upto_ts))
             after_ts = upto_ts
             self._target.record.moved_to(upto_ts, step.applied)
-        return findings
 
-    def _write_at_once(self, places: Sequence[int], plan: OpPlan, step: RowsStep) -> tuple[Finding, ...]:
+    def _write_at_once(self, places: Sequence[int], plan: OpPlan, step: RowsStep) -> None:
         phases = (("before-row-operations", plan.statements(places)), ("before-rows-commit", ()))
-        findings = self._target.write(phases, step, savepoints=False)
+        self._found += self._target.write(phases, step, savepoints=False)
         failpoints.point("after-rows-commit")
-        return findings
 
     # Lanes.
 
-    def _write_lanes(self, plan: OpPlan, how: LanePlan, step: RowsStep) -> tuple[Finding, ...]:
-        target, left = self._target, self.open_span if self.is_open(step) else None
-        if how.resumed and left is not None:
-            span, begun = left, True
-        else:
-            upto_ts = max(step.upto_ts, left.upto_ts if left else 0)
-            span = OpenLanes(step.after_ts, upto_ts, how.text, how.safe, (0,) * how.lanes)
+    def _write_lanes(self, work: "_Work", step: RowsStep) -> None:
+        target, lanes, span, begun = self._target, work.lanes, self.open_span, True
+        assert lanes is not None
+        if span is None or not self.is_open(step):
+            span = OpenLanes(step.after_ts, step.upto_ts, lanes.text, (0,) * lanes.lanes)
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
                     begun = self._begin(session, span, step)
-        findings: tuple[Finding, ...] = ()
         if begun:
             target.record.consistent, self.open_span, self.interrupted = False, span, True
-            findings = self._lanes.run(LaneWork(plan, span, target.record.state), how.rounds())
+            self._lanes.run(LaneWork(work.plan, span, target.record.state, self._found), lanes.rounds())
             for attempt in target.leased.retrying():
                 with attempt, target.leased.fenced(attempt) as session:
-                    self._end(session, span, how, step)
-        self.interrupted = False
-        self.open_span = _rest(span, step)
-        return findings
+                    self._end(session, span, lanes, step)
+        self.interrupted, self.open_span = False, None
 
     def _begin(self, session: Session, span: OpenLanes, step: RowsStep) -> bool:
         """Record that ``step`` is applied in lanes from now on; False: it is in the target already."""
@@ -204,15 +207,23 @@ class InLanes:
         record.save(session, step.after_ts, step.applied, consistent=False)
         return True
 
-    def _end(self, session: Session, span: OpenLanes, how: LanePlan, step: RowsStep) -> None:
+    def _end(self, session: Session, span: OpenLanes, lanes: LanePlan, step: RowsStep) -> None:
         record = self._target.record
         if record.next_is(session, step):
-            record.state.require_done(session, span, how.ends())
-            rest = _rest(span, step)
-            if rest is not None:
-                record.state.begin_lanes(session, rest)
-            record.save_end(session, step.after_ts, step.upto_ts, step.applied, consistent=rest is None)
+            record.state.require_done(session, span, lanes.ends())
+            record.save_end(session, step.after_ts, step.upto_ts, step.applied)
         failpoints.point("before-downstream-commit")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What is to be done for a step."""
+
+    fitted: FittedStep
+    batch: RowBatch
+    plan: OpPlan
+    lanes: LanePlan | None
+    """None: the open span was begun with other operations."""
 
 
 def _operations(rows: pa.Table, step: RowsStep) -> RowBatch:
@@ -222,19 +233,6 @@ def _operations(rows: pa.Table, step: RowsStep) -> RowBatch:
             "has passed the span"
         )
     return operations_of(wanted(rows, step.gone, step.left_out), step.tables)
-
-
-def _rest(span: OpenLanes, step: RowsStep) -> OpenLanes | None:
-    """The rest of the open span behind ``step``: it comes with a later step, and must be in safe mode even after a crash before that."""
-    return OpenLanes(step.upto_ts, span.upto_ts, "", True, (0,)) if span.upto_ts > step.upto_ts else None
-
-
-def _inexact(batch: RowBatch) -> str:
-    """The tables that may have rows which safe mode cannot tell apart, in words."""
-    tables = {f"{p.table.schema}.{p.table.name}" for p in batch.pieces if cannot_tell_apart(p.table.info)}
-    if not tables:
-        return "All its tables have a unique key without NULL, so the rows are exact afterwards"
-    return f"Equal rows without a unique key cannot be told apart. Compare these tables with the upstream afterwards: {', '.join(sorted(tables))}"
 
 
 def _pieces(events: KeyedEvents, step: RowsStep, most: int) -> Iterator[Span]:

@@ -13,7 +13,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,15 +43,12 @@ class LanePlan:
     lanes: int
     text: str
     """How it was made, and a fingerprint of the operations and of their lanes and rounds."""
-    safe: bool
-    resumed: bool = False
-    """Whether it is the plan by which the open span was begun."""
 
     @classmethod
-    def of(cls, batch: RowBatch, keys: OpKeys, lanes: int, conflict: Conflict, run: int, *, safe: bool) -> "LanePlan":
+    def of(cls, batch: RowBatch, keys: OpKeys, lanes: int, conflict: Conflict, run: int) -> "LanePlan":
         """The plan of a span that begins now; ``run`` as for ``schedule``."""
         made = schedule(keys, lanes, conflict, run)
-        return cls(made, lanes, f"{conflict}-{run}-{_fingerprint(batch, made)}", safe)
+        return cls(made, lanes, f"{conflict}-{run}-{_fingerprint(batch, made)}")
 
     @classmethod
     def again(cls, batch: RowBatch, keys: OpKeys, left: OpenLanes) -> "LanePlan | None":
@@ -60,8 +57,8 @@ class LanePlan:
         run = rest.partition("-")[0]
         if conflict not in set(Conflict) or not run.isdigit():
             return None
-        plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run), safe=left.safe)
-        return replace(plan, resumed=True) if plan.text == left.plan else None
+        plan = cls.of(batch, keys, len(left.done), Conflict(conflict), int(run))
+        return plan if plan.text == left.plan else None
 
     def ends(self) -> tuple[int, ...]:
         """How many operations each lane has done in the end."""
@@ -98,6 +95,8 @@ class LaneWork:
     span: OpenLanes
     """As its lanes begin."""
     record: StateTable
+    findings: list[Finding]
+    """Those of the transactions that are committed are added to it."""
 
 
 class Lanes:
@@ -121,10 +120,9 @@ class Lanes:
         """A transient error that a lane is retrying."""
         return next((error for error in list(self._waiting.values()) if error is not None), None)
 
-    def run(self, work: LaneWork, rounds: Sequence[Mapping[int, Sequence[int]]]) -> tuple[Finding, ...]:
-        """Apply the operations of each round by lane, except for those that the lanes have done; returns the findings."""
+    def run(self, work: LaneWork, rounds: Sequence[Mapping[int, Sequence[int]]]) -> None:
+        """Apply the operations of each round by lane, except for those that the lanes have done."""
         left, position = list(work.span.done), [0] * len(work.span.done)
-        findings: list[Finding] = []
         while len(self._sessions) < len(left):
             self._sessions.append(self._open())
         for number, round_ in enumerate(rounds):
@@ -137,9 +135,7 @@ class Lanes:
                 position[lane] += len(places)
                 if skipped < len(places):
                     jobs[lane] = partial(self._lane, lane, work, places[skipped:], begin, behind)
-            for found in self._together(jobs):
-                findings += found
-        return tuple(findings)
+            self._together(jobs)
 
     def close(self) -> None:
         """Close the connections; safe to call twice."""
@@ -149,10 +145,10 @@ class Lanes:
         for sessions in self._sessions:
             sessions.close()
 
-    def _together(self, jobs: Mapping[int, Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
+    def _together(self, jobs: Mapping[int, Callable[[], None]]) -> None:
         if len(jobs) <= 1:
             for job in jobs.values():
-                yield job()
+                job()
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1024, thread_name_prefix="row-lane")
@@ -162,12 +158,11 @@ class Lanes:
             self._failed.set()
             wait(futures)
             self._failed.clear()
-        for future in failed or futures:
-            yield future.result()
+        for future in failed:
+            future.result()
 
-    def _lane(self, lane: int, work: LaneWork, places: Sequence[int], begin: int, behind: Sequence[int]) -> list[Finding]:
+    def _lane(self, lane: int, work: LaneWork, places: Sequence[int], begin: int, behind: Sequence[int]) -> None:
         """One lane's operations of a round, the first of which is its number ``begin``; ``behind``: how many each lane did in earlier rounds."""
-        findings: list[Finding] = []
         at, count = 0, self._most
         while at < len(places):
             if self._closed.is_set() or self._failed.is_set():
@@ -177,10 +172,9 @@ class Lanes:
             # Later ones of the lane cannot be there without the first.
             before, ends = begin + at, () if at else behind
             move = partial(work.record.advance, lanes=work.span, lane=lane, before=before, after=before + len(here), ends=ends)
-            findings += self._write(lane, move, work.plan.statements(here))
+            work.findings.extend(self._write(lane, move, work.plan.statements(here)))
             at += len(here)
             count = self._next_count(len(here), time.monotonic() - begun)
-        return findings
 
     def _write(self, lane: int, move: Callable[[Session], bool], statements: Sequence[Statement]) -> Sequence[Finding]:
         """Write operations of a lane in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
