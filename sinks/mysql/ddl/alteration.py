@@ -139,7 +139,12 @@ class Alteration:
         if any(after.lower() in names and after.lower() != before.lower() for after, before in whole._renamed.items()):
             return None  # after a crash nobody could tell whether they have changed their names; TiDB has no such job
         changed = {c.name: c for c in whole.changes if isinstance(c, ModifyColumn)}
-        modified = [changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if whole._differs(was, c)]
+        # What a definition depends on beside the columns.
+        around = [(i.charset, i.collate, i.pk_is_handle, i.is_common_handle, i.indexes) for i in (old, new)]
+        same = not changed and around[0] == around[1]
+        modified = [
+            changed.get(c.name, ModifyColumn(c.name, ())) for was, c in whole.kept() if not (same and was == c) and whole._differs(was, c)
+        ]
         others = (c for c in whole.changes if not isinstance(c, ModifyColumn) and not whole._has_no_form(c))
         return replace(whole, changes=(*others, *modified))
 
@@ -147,6 +152,13 @@ class Alteration:
     def _renamed(self) -> dict[str, str]:
         """The former names of renamed columns, by the new ones."""
         return {c.after: c.before for c in self.changes if isinstance(c, RenameColumn)}
+
+    @property
+    def refused_twice(self) -> bool:
+        """Whether a server refuses each of the changes that it has already, and none of their clauses needs the target's columns. A DROP INDEX is none: an
+        index that was left out may have left its name to a person's.
+        """
+        return all(isinstance(c, AddColumn | DropColumn | AddKey) for c in self.changes)
 
     def clauses(self, left: Collection[TableChange] | None = None, own_columns: Mapping[str, OwnColumn] | None = None) -> list[str]:
         """The clauses in an order in which a server can execute them.

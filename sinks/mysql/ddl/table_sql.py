@@ -46,6 +46,7 @@ LOBS = frozenset({ColumnType.TINYBLOB, ColumnType.BLOB, ColumnType.MEDIUMBLOB, C
 """Types whose default a MySQL takes only as an expression."""
 UTC_SINCE = 1
 """``ColumnInfo.version`` from which the default of a TIMESTAMP is stored in UTC."""
+_KNOWN = frozenset(ColumnType)
 _MADE = re.compile(r"fk_\d+")
 
 
@@ -107,7 +108,7 @@ def lacks_sequence(column: ColumnInfo, dialect: Dialect) -> bool:
 def column_type(column: ColumnInfo) -> str:
     """The type with its length or precision."""
     tp, length = column.tp, column.flen
-    name = ColumnType(tp).name if tp in set(ColumnType) else ""
+    name = ColumnType(tp).name if tp in _KNOWN else ""
     match tp:
         case ColumnType.ENUM | ColumnType.SET:
             return f"{name}({','.join(quote_string(e) for e in column.elems)})"
