@@ -88,7 +88,7 @@ class DdlAttempt:
     def _otherwise(self, made: Changes, sql: str, error: ServerRefused) -> DdlOutcome:
         """The next step of the ladder: the same changes in a simpler form, then what rows need and each other change by itself, then the policy."""
         left = self._left(made)
-        if made.own is None and left.left != made.left:
+        if made.own is None and left.own is not None and left.sql != sql:
             return self.make(left)  # the table had not been read
         self._row.note_try("changes", sql, error)
         remedy = around(self._sent(sql, error, bare=made.bare))
