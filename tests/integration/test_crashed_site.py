@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.crashed_site import CLUSTER, CrashedSite, ddl_record, inserted, records, step_of, table_of
-from tests.support.killed_fork import in_a_life_that_is_killed
+from tests.support.killed_fork import in_a_life_that_is_killed, killed_at_each_statement
 from tests.support.recorded import PLACE, begun
 
 pytestmark = pytest.mark.mysql
@@ -122,6 +122,26 @@ def test_a_recovery_that_was_killed_leaves_the_stream_in_safe_mode_and_the_log_w
         sink.close()
     assert opened.commit_ts in (90, 109, 110)
     assert site.query("SELECT * FROM d.x") == [(1, "a", 1)] and site.query("SELECT * FROM d.c1") == [(1, None, 1)]
+
+
+@pytest.mark.parametrize("ends_with", ["rows", "ddl"])
+def test_a_recovery_that_is_killed_at_its_last_statements_applies_nothing_twice(site: CrashedSite, ends_with: str) -> None:
+    first, second = records([inserted(100, "x", (1, "a", 1)), inserted(105, "x", (2, "b", 2))])
+    site.log([first, second, ADD] if ends_with == "ddl" else [first, second])
+
+    def begin() -> None:
+        site.query("DELETE FROM d.x; ALTER TABLE d.y DROP COLUMN IF EXISTS extra; DROP TABLE IF EXISTS tidb_binlog.spark_state")
+        site.checkpoint(90)
+
+    states = set[bool]()
+    for number in killed_at_each_statement(begin, site.recover, 14):
+        states.add('"consistent":true' in site.recorded())
+        if '"consistent":true' not in site.recorded():
+            assert site.recover().commit_ts == (110 if ends_with == "ddl" else 105)
+        assert '"consistent":true' in site.recorded()
+        assert site.query("SELECT * FROM d.x ORDER BY a") == [(1, "a", 1), (2, "b", 2)], f"killed at statement {number}"
+        assert site.query("SHOW COLUMNS FROM d.y LIKE 'extra'") != [] or ends_with == "rows"
+    assert states == {False, True}
 
 
 def test_killed_after_the_record_of_a_step_was_put_off(site: CrashedSite) -> None:
