@@ -144,6 +144,17 @@ def test_a_recovery_that_is_killed_at_its_last_statements_applies_nothing_twice(
     assert states == {False, True}
 
 
+@pytest.mark.parametrize("die", [f"{point}:{number}" for point in ("after-ddl", "after-ddl-record") for number in (1, 2, 3)])
+def test_the_third_of_early_ddls_in_a_log_may_have_the_text_of_the_first(site: CrashedSite, die: str) -> None:
+    site.checkpoint(90)
+    first, second = records([inserted(100, "c1", (1, None, 1)), inserted(120, "x", (1, "a", 1))])
+    site.log([first, ADD, ddl_record(110, "y", "ALTER TABLE y DROP COLUMN extra"), ADD, second])
+    in_a_life_that_is_killed(site.recover, die)
+    assert site.recover().commit_ts == 120
+    assert site.query("SELECT * FROM d.x") == [(1, "a", 1)]
+    assert site.query("SHOW COLUMNS FROM d.y LIKE 'extra'") != []
+
+
 def test_killed_after_the_record_of_a_step_was_put_off(site: CrashedSite) -> None:
     """The target records less than the killed stream had passed. Nothing was applied in between, so the next one begins there."""
     first, second = inserted(100, "x", (1, "a", 1)), inserted(130, "x", (2, "b", 2))

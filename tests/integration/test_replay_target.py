@@ -397,6 +397,19 @@ def test_an_early_ddl_has_the_commit_ts_of_the_transaction_before_it(point: str,
     assert destination.query("SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'rp' AND TABLE_NAME = 't'") == ((6,),)
 
 
+@pytest.mark.parametrize("point", ["after-ddl", "after-ddl-record"])
+@pytest.mark.parametrize("killed", range(4))
+def test_the_third_of_early_ddls_may_have_the_text_of_the_first(point: str, killed: int, destination: Destination, dies: Dies) -> None:
+    early = [ddl(20, f"use `rp`; ALTER TABLE `t` {change};;") for change in ("ADD COLUMN `a` INT", "DROP COLUMN `a`", "ADD COLUMN `a` INT")]
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1)), *early, rows(21, of_bag(pb.Insert, 2))])
+    if killed:
+        with dies.at(point, len(CREATED) + killed):
+            destination.replay()
+    assert destination.replay(*(("-start-tso", "20") if killed else ())) == 0
+    assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
+    assert [name for name, *_ in destination.query("SHOW COLUMNS FROM rp.t")] == ["id", "e", "n", "a"]
+
+
 def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:
     destination.write([*(ddl(ts, query) for ts, query in CREATED), *(rows(20 + n, of_t(pb.Insert, n)) for n in range(5))])
     destination.write([ddl(40, "use `rp`; ALTER TABLE `t` ADD COLUMN `x` NO_SUCH_TYPE;;"), rows(50, of_t(pb.Insert, 5))])
