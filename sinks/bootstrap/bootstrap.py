@@ -278,27 +278,33 @@ class Bootstrap:
             given = {w.target.label: self._upstream.numbers_given(source, w.source) for w in waiting if w.source.info.is_sequence}
         fresh = [w for w in waiting if (w.source.schema, w.source.name) not in made_before]
         with self._target.tables() as tables:
+            ensure_ddl_table(tables.session, self._apply)
             theirs = [w for w in fresh if tables.is_there(w.target.schema, w.target.name)]
+            for wanted in (w for w in waiting if w not in fresh):
+                tables.drop(wanted.target.schema, wanted.target.name)  # by a life that died before it recorded what is left out
         for wanted in theirs:
             _log.warning("%s was at the target before the copy, and stays as it is", wanted.target.label)
             waiting.remove(wanted)
         with self._target.transaction() as record:
             ours = (w.source for w in fresh if w not in theirs)
             record.add(start.head, [CopiedTable(t.schema, t.name, CopyState.MADE, to=start.destination(t), made=True) for t in ours])
-        accepted: list[WantedTable] = []
+        accepted, losses = list[WantedTable](), list[tuple[TableAt, tuple[str, ...]]]()
         while waiting:
             with self._target.tables() as tables:
-                why = {w.target.label: tables.make_other(w, self._history) for w in waiting}
-                made = [w for w in waiting if not why[w.target.label]]
-                # MySQL has no sequences: the log has named the loss.
-                accepted += [w for w in made if kinds_of(tables.session, w.target.schema, w.target.name)]
-            waiting = [w for w in waiting if why[w.target.label]]
+                answers = [(w, *tables.make_other(w, self._history)) for w in waiting]
+                made = [(w, lost) for w, why, lost in answers if not why]
+                # MySQL has no sequences: that is a loss.
+                accepted += [w for w, _ in made if kinds_of(tables.session, w.target.schema, w.target.name)]
+            losses += [(w.source, lost) for w, lost in made if lost]
+            waiting = [w for w, why, _ in answers if why]
             if not made:
-                self._leave_out(start.head, waiting, why)
+                self._leave_out(start.head, waiting, {w.target.label: why for w, why, _ in answers})
                 break
         setvals = [SetVal(w.target.schema, w.target.name, last) for w in accepted if (last := given.get(w.target.label)) is not None]
         with self._target.transaction() as record:
             findings = set_sequences(record.session, setvals)
+            for table, lost in losses:
+                note_copied(record.session, self._apply, self._lease.cluster_id, start.head.ts, table, "derived", lost)
         for finding in findings:
             _log.warning("%s: %s", finding.table, finding.words)
         return accepted
@@ -308,8 +314,6 @@ class Bootstrap:
         _log.warning(
             "the target refuses these views or sequences; create them there by hand: %s", ", ".join(w.target.label for w in refused)
         )
-        with self._target.record() as plain:
-            ensure_ddl_table(plain.session, self._apply)
         with self._target.transaction() as record:
             for wanted in refused:
                 record.forget((wanted.source.schema, wanted.source.name))

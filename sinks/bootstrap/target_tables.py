@@ -116,19 +116,16 @@ class TargetTables:
             if self.is_there(schema, name):
                 self.session.execute(f"TRUNCATE TABLE {table_name(schema, name)}")
 
-    def make_other(self, wanted: WantedTable, history: SchemaHistory) -> str:
-        """Make a view or a sequence unless it is there; why the target refuses it, perhaps as long as others are missing; empty: it is there."""
+    def make_other(self, wanted: WantedTable, history: SchemaHistory) -> tuple[str, tuple[str, ...]]:
+        """Make a view or a sequence; why the target refuses it, perhaps as long as others are missing; what it lacks of the upstream's, if it is made."""
         with self._alone():
-            if self.is_there(wanted.target.schema, wanted.target.name):
-                return ""
             if why := out_of_place(making(wanted, Routes.of(self._apply)), history, self._apply):
-                return why
+                return why, ()
             try:
-                self._make(wanted)
+                return "", self._make(wanted)
             except ServerRefused as error:
                 _log.info("%s cannot be made yet: %s", wanted.target.label, error)
-                return str(error)
-            return ""
+                return str(error), ()
 
     def require_still_there(self, tables: Iterable[CopiedTable]) -> None:
         """Check that what is recorded as copied is at the target.

@@ -404,10 +404,6 @@ class StateTable:
         new, old = ([row.after_ts, row.upto_ts, row.value] for row in (to, held))
         return bool(session.execute(sql, [*new, self.cluster_id, held.name, *old]))
 
-    def forget(self, session: Session, name: str) -> None:
-        """Delete one row."""
-        session.execute(f"DELETE FROM {self._table} WHERE {_ONE}", [self.cluster_id, name])
-
     # What the next lives do.
 
     def begin_safe(self, session: Session, bounds: SafeBounds) -> None:

@@ -139,21 +139,20 @@ class FileReplay:
                 self._execute(piece, record)
 
     def each_once(self, records: Iterable[FileRecord]) -> Iterator[FileRecord]:
-        """Without what a Drainer that was started again has written a second time."""
-        last_ts = 0
-        ddls: set[str] = set()
+        """Without what a Drainer that was started again has written a second time. DDLs of one commit_ts that have one text get different digests."""
+        last_ts, ddls = 0, list[str]()
         for record in records:
             if record.commit_ts > last_ts:
                 ddls.clear()
-            # An early DDL shares its commit_ts with the transaction before it, and with other early DDLs.
+            # Early DDLs share the commit_ts of the transaction before them. Only our files have them, and our files hold each record once.
             ddl = isinstance(record, FileDdl)
-            if record.commit_ts < last_ts or (record.commit_ts == last_ts and (not ddl or record.digest in ddls)):
+            if record.commit_ts < last_ts or (record.commit_ts == last_ts and (not ddl or record.digest in ddls[-1:])):
                 self.done.passed_over += 1
                 continue
             last_ts = record.commit_ts
             if ddl:
-                ddls.add(record.digest)
-            yield record
+                ddls.append(record.digest)
+            yield replace(record, digest=record.digest + "+" * (ddls.count(record.digest) - 1)) if ddl else record
 
     def close(self) -> None:
         """Close the sessions for DDLs; safe to call twice."""

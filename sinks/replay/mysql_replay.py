@@ -7,6 +7,7 @@ Promises, besides those of ``FileReplay``:
 * One replay writes at a time: every transaction checks the lease of ``CLUSTER`` in ``tidb_binlog.spark_lease``.
 * There is no checkpoint, but ``spark_state`` records, in the transactions of the rows, where a replay is (``ReplayPlace``). A replay that
   begins there, with the same record, continues exactly there, keyless rows included. Any other beginning is refused without safe mode.
+* When a range is finished, its end stays recorded. Without safe mode a later range begins behind that end.
 * In safe mode a range may begin earlier. Until it has passed what the earlier replay had applied, the record says that a part may be in the target, and only
   safe mode may go on from it.
 * A DDL that an interrupted replay had begun is executed again. A DDL that would undo itself (EXCHANGE PARTITION, names that change places) is left to
@@ -26,7 +27,7 @@ from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import LeasedTarget
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, TABLE, StateTable
+from pyspark_tidb_binlog.sinks.mysql.state_table import TABLE, StateTable
 from pyspark_tidb_binlog.sinks.replay.file_records import FileDdl, FileRecord, FileRows, of_file_sink
 from pyspark_tidb_binlog.sinks.replay.file_replay import FileReplay, Replayed, ReplaySource
 from pyspark_tidb_binlog.sinks.replay.repeated import undoes_itself
@@ -59,8 +60,6 @@ class MySQLReplay(ReplayRecord):
         self._replay = FileReplay(leased, target, apply, _SOURCE, how, apply.txn_batch * apply.worker_count)
         self._open_upto = 0
         """Up to here an earlier replay may have applied something."""
-        self._entered = False
-        """Whether the range holds anything, and may begin where it does."""
 
     @property
     def done(self) -> Replayed:
@@ -153,32 +152,22 @@ class MySQLReplay(ReplayRecord):
                 _log.warning("the replay continues exactly where an earlier replay stopped, within (%d, %d]", left.after_ts, left.upto_ts)
                 first = replace(first, done=left.done)
         elif not self.safe:
-            raise self._open_span(left, "this range does not begin with the changes with which that span began")
-        self._entered = True
+            raise self._open_span(left, "this range does not continue from there")
         yield first
         yield from records
 
     def _finish(self) -> None:
-        if self._left is not None and not self._entered:
-            if not self.safe:
+        """Record the end of the range, unless it holds nothing."""
+        if self._held is None:
+            if self._left is not None and not self.safe:
                 raise self._open_span(self._left, "this range holds nothing of that span")
             return
         last_ts = self._replay.last_ts
-        rest = _rest(last_ts, self._open_upto) if self._open_upto > last_ts else None
-        known = [self._held]
-        for attempt in self._leased.retrying():
-            with attempt, self._leased.fenced(attempt) as session:
-                if self._held is not None:
-                    self._locked(session, known)
-                # If the answer to this attempt is lost, it may have ended the record.
-                known = [self._held, rest]
-                if rest is not None:
-                    self._table.swap(session, None, rest.row)
-                else:
-                    self._table.forget(session, PLACE)
-        self._held = None
-        if rest is not None:
-            _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", rest.after_ts, rest.upto_ts)
+        if self._open_upto <= last_ts:
+            self._save(ReplayPlace(last_ts, last_ts, PlaceKind.ENDED, last_ts))
+            return
+        self._save(_rest(last_ts, self._open_upto))
+        _log.warning("the range ends at %d, within a span that an earlier replay began, up to %d", last_ts, self._open_upto)
 
     def _open_span(self, left: ReplayPlace, why: str) -> ApplyError:
         how = "with the files and filters of that replay, or with -safe-mode from there"
@@ -187,6 +176,9 @@ class MySQLReplay(ReplayRecord):
             how = "and -safe-mode"
             if left.kind is PlaceKind.REST:
                 how += ". Or begin behind the span, with -safe-mode, if the rows of the span are as you want them"
+        elif left.kind is PlaceKind.ENDED:
+            what = f"at the end of its range, {left.commit_ts} ({as_time(left.commit_ts)})"
+            how = "or this range with -safe-mode, or without the record if it has other tables"
         elif left.kind is not PlaceKind.ROWS:
             what = f"at the DDL of commit_ts {left.commit_ts} ({as_time(left.commit_ts)}): everything before it is in the target"
         return ApplyError(

@@ -38,6 +38,8 @@ class PlaceKind(enum.StrEnum):
     """A DDL that a person executes, who then moves the checkpoint to it."""
     REST = "rest"
     """Nothing, but an earlier replay had come further: a part of what follows may be in the target."""
+    ENDED = "ended"
+    """Nothing: the replay has finished its range."""
 
 
 @dataclass(frozen=True, slots=True)

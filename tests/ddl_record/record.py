@@ -59,7 +59,9 @@ class Site:
         self.variant = variant
         collations = "false" if variant == "old collations" else "true"
         self.config = ApplyConfig(drainer="record", checkpoint_schema=MARKS, upstream_new_collations=collations)
-        self._connect = lambda: connect(server.target(), self.config, for_ddls=True)
+        to = server.target()
+        self._where = to.socket or f"{to.host}:{to.port}"
+        self._connect = lambda: connect(to, self.config, for_ddls=True)
         self.session: Session = self._connect()
         stack.callback(lambda: self.session.close())
         self.rows = stack.enter_context(server.connect()).cursor()
@@ -107,7 +109,8 @@ class Site:
             try:
                 step_ = decided(step, case.history, Selection.of(config))
                 outcome = apply_ddl(self.session, step_, case.history, config, held(self.session, schema=MARKS), lambda _: None)
-                return {"fate": " ".join([*fates, outcome.state]), "how": outcome.how, "losses": list(outcome.losses)}
+                losses = [loss.replace(self._where, "HERE") for loss in outcome.losses]
+                return {"fate": " ".join([*fates, outcome.state]), "how": outcome.how, "losses": losses}
             except ApplyError as error:
                 numbers = re.findall(r"error (\d+)", str(error))
                 fates.append(f"{'refused' if isinstance(error, DdlRefused) else type(error).__name__} {' '.join(dict.fromkeys(numbers))};")

@@ -1,5 +1,6 @@
 """Tables of every shape copied between two servers whose defaults differ: other sql_mode, time zone, charset, packets."""
 
+import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -369,6 +370,8 @@ def test_views_and_sequences(
     assert run_sql(servers.target, "SELECT * FROM seen.by_info") == [(1,)]
     ((recorded, lost),) = run_sql(servers.target, "SELECT job_id, losses FROM tidb_binlog.spark_ddl WHERE note = 'left out'")
     assert recorded == -513 and "seen.by_hand: the view is left out, and tried again" in lost
+    ((lost,),) = run_sql(servers.target, "SELECT losses FROM tidb_binlog.spark_ddl WHERE job_id = -514 AND note = 'derived'")
+    assert json.loads(lost) == ["seen.by_info: the definer `nobody`@`%` does not exist at the target: CURRENT_USER in its place"]
     run_sql(servers.target, "CREATE TABLE seen.by_hand AS SELECT 3 AS three")
     assert run_sql(servers.target, "SELECT w, two FROM seen.a_first, seen.theirs") == [(3, 2)]
     if MYSQLD:

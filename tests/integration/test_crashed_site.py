@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.crashed_site import CLUSTER, CrashedSite, ddl_record, inserted, records, step_of, table_of
-from tests.support.killed_fork import in_a_life_that_is_killed
+from tests.support.killed_fork import in_a_life_that_is_killed, killed_at_each_statement
 from tests.support.recorded import PLACE, begun
 
 pytestmark = pytest.mark.mysql
@@ -122,6 +122,37 @@ def test_a_recovery_that_was_killed_leaves_the_stream_in_safe_mode_and_the_log_w
         sink.close()
     assert opened.commit_ts in (90, 109, 110)
     assert site.query("SELECT * FROM d.x") == [(1, "a", 1)] and site.query("SELECT * FROM d.c1") == [(1, None, 1)]
+
+
+@pytest.mark.parametrize("ends_with", ["rows", "ddl"])
+def test_a_recovery_that_is_killed_at_its_last_statements_applies_nothing_twice(site: CrashedSite, ends_with: str) -> None:
+    first, second = records([inserted(100, "x", (1, "a", 1)), inserted(105, "x", (2, "b", 2))])
+    site.log([first, second, ADD] if ends_with == "ddl" else [first, second])
+
+    def begin() -> None:
+        site.query("DELETE FROM d.x; ALTER TABLE d.y DROP COLUMN IF EXISTS extra; DROP TABLE IF EXISTS tidb_binlog.spark_state")
+        site.checkpoint(90)
+
+    states = set[bool]()
+    for number in killed_at_each_statement(begin, site.recover, 14):
+        states.add('"consistent":true' in site.recorded())
+        if '"consistent":true' not in site.recorded():
+            assert site.recover().commit_ts == (110 if ends_with == "ddl" else 105)
+        assert '"consistent":true' in site.recorded()
+        assert site.query("SELECT * FROM d.x ORDER BY a") == [(1, "a", 1), (2, "b", 2)], f"killed at statement {number}"
+        assert site.query("SHOW COLUMNS FROM d.y LIKE 'extra'") != [] or ends_with == "rows"
+    assert states == {False, True}
+
+
+@pytest.mark.parametrize("die", [f"{point}:{number}" for point in ("after-ddl", "after-ddl-record") for number in (1, 2, 3)])
+def test_the_third_of_early_ddls_in_a_log_may_have_the_text_of_the_first(site: CrashedSite, die: str) -> None:
+    site.checkpoint(90)
+    first, second = records([inserted(100, "c1", (1, None, 1)), inserted(120, "x", (1, "a", 1))])
+    site.log([first, ADD, ddl_record(110, "y", "ALTER TABLE y DROP COLUMN extra"), ADD, second])
+    in_a_life_that_is_killed(site.recover, die)
+    assert site.recover().commit_ts == 120
+    assert site.query("SELECT * FROM d.x") == [(1, "a", 1)]
+    assert site.query("SHOW COLUMNS FROM d.y LIKE 'extra'") != []
 
 
 def test_killed_after_the_record_of_a_step_was_put_off(site: CrashedSite) -> None:

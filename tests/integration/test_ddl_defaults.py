@@ -317,7 +317,12 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str)
     assert losses[0].startswith("d.t: 1 rows held NULL in c, but the upstream has no NULL there")
 
 
-def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> None:
+@pytest.mark.parametrize(
+    ("passing", "state"),
+    [({"ddl_policy": "skip"}, "skipped"), ({"ignore_txn_commit_ts": (30,)}, "done"), ({"sync_ddl": False}, "not synced")],
+)
+def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session, passing: dict[str, Any], state: str) -> None:
+    """However the DDL is skipped then, and if the answer to that was lost."""
     before, after = ([ID, column(2, "c", {**INT, "Flag": flag}), column(3, "k")] for flag in (0, 1))
     unique = [index(1, "u", ("k", 2), unique=True)]
     h = history(database(1), job(2, 3, table(10, "t", before)), job(3, 61, table(10, "t", after, index_info=unique)))
@@ -326,8 +331,12 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session) -> No
     )
     with pytest.raises(DdlRefused, match="Duplicate entry"):
         apply(session, modify, h)
-    outcome = apply(session, modify, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
-    assert outcome.state == "skipped" and outcome.losses[0].startswith("d.t: 1 rows held NULL in c")
+    for _ in range(2):
+        outcome = apply(session, modify, h, dataclasses.replace(CONFIG, **passing))
+        assert outcome.state == state and outcome.losses[0].startswith("d.t: 1 rows held NULL in c")
+        ((losses, tries),) = session.query("SELECT losses, tries FROM ddl_marks.spark_ddl WHERE job_id = 3")
+        assert json.loads(losses) == list(outcome.losses)
+        assert "Duplicate entry" in json.loads(tries)[0]["words"]
 
 
 def test_the_year_0_is_not_2000(session: Session) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.drainer_process import ROOT
 from tests.support.golden_case import GOLDEN, compared
 from tests.support.golden_messages import from_drainer
+from tests.support.killed_fork import killed_at_each_statement
 from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
@@ -162,7 +164,34 @@ def test_operations_reach_the_target_exactly(destination: Destination) -> None:
     destination.write(story())
     assert destination.replay("-c", "3", "-txn-batch", "4") == 0
     assert state(destination) == expected()
-    assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_state") == ((0,),)
+    with pytest.raises(
+        ApplyError, match=r"stopped at the end of its range, 124 .*To continue: -start-tso 125, or this range with -safe-mode"
+    ):
+        destination.replay("-start-tso", "124")
+    assert destination.replay("-start-tso", "125") == 0
+    assert state(destination) == expected()
+
+
+@pytest.mark.parametrize("ends_with", ["rows", "ddl"])
+def test_killed_at_its_last_statements_it_applies_nothing_twice(ends_with: str, destination: Destination) -> None:
+    """Started with the same options, it says that the range is finished, or from where it continues."""
+    payloads = [*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1), of_bag(pb.Insert, 1))]
+    destination.write([*payloads, ddl(30, "use `rp`; ALTER TABLE `bag` ADD COLUMN `m` INT;;")] if ends_with == "ddl" else payloads)
+
+    def begin() -> None:
+        destination.query("DROP DATABASE IF EXISTS rp")
+        destination.query("DROP DATABASE IF EXISTS tidb_binlog")
+
+    ways_on = set[str]()
+    for number in killed_at_each_statement(begin, destination.replay, 14):
+        with pytest.raises(ApplyError, match="an earlier replay stopped") as refused:
+            destination.replay()
+        (found,) = re.findall(r"To continue: -start-tso (\d+)", str(refused.value))
+        ways_on.add(found)
+        assert destination.replay("-start-tso", found) == 0
+        assert destination.query("SELECT n FROM rp.bag") == ((1,), (1,)), f"killed at statement {number}"
+        assert len(destination.query("SHOW COLUMNS FROM rp.bag")) == (2 if ends_with == "ddl" else 1)
+    assert ways_on > ({"13", "21"} if ends_with == "rows" else {"21"})
 
 
 @pytest.mark.shows("Reparo: mysql")
@@ -190,7 +219,7 @@ def test_killed_in_the_middle_it_goes_on(point: str, safe: bool, destination: De
             destination.replay("-start-tso", "33")
         assert destination.replay("-start-tso", "33", "-safe-mode") == 0
         assert state(destination)[0] == expected()[0]
-        assert destination.query("SELECT COUNT(*) FROM tidb_binlog.spark_state") == ((0,),)
+        assert destination.replay("-start-tso", "125") == 0
     else:
         if point != "after-ddl":
             assert destination.replay("-c", "3", "-start-tso", go_on, "-stop-tso", "65") == 0
@@ -283,7 +312,7 @@ def test_a_transaction_that_was_stopped_in_goes_on_only_if_it_is_the_same(destin
     for path in (destination.directory / "binlogs").iterdir():
         path.unlink()
     destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, *(of_bag(pb.Insert, n % 2) for n in range(100)))])
-    with pytest.raises(ApplyError, match="this range does not begin with the changes with which that span began"):
+    with pytest.raises(ApplyError, match="this range does not continue from there"):
         destination.replay("-start-tso", "13")
     assert destination.query("SELECT COUNT(*) FROM rp.bag") == ((60,),)
 
@@ -366,6 +395,19 @@ def test_an_early_ddl_has_the_commit_ts_of_the_transaction_before_it(point: str,
     assert destination.replay("-start-tso", "20") == 0
     assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
     assert destination.query("SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'rp' AND TABLE_NAME = 't'") == ((6,),)
+
+
+@pytest.mark.parametrize("point", ["after-ddl", "after-ddl-record"])
+@pytest.mark.parametrize("killed", range(4))
+def test_the_third_of_early_ddls_may_have_the_text_of_the_first(point: str, killed: int, destination: Destination, dies: Dies) -> None:
+    early = [ddl(20, f"use `rp`; ALTER TABLE `t` {change};;") for change in ("ADD COLUMN `a` INT", "DROP COLUMN `a`", "ADD COLUMN `a` INT")]
+    destination.write([*(ddl(ts, query) for ts, query in CREATED), rows(20, of_bag(pb.Insert, 1)), *early, rows(21, of_bag(pb.Insert, 2))])
+    if killed:
+        with dies.at(point, len(CREATED) + killed):
+            destination.replay()
+    assert destination.replay(*(("-start-tso", "20") if killed else ())) == 0
+    assert destination.query("SELECT n FROM rp.bag ORDER BY n") == ((1,), (2,))
+    assert [name for name, *_ in destination.query("SHOW COLUMNS FROM rp.t")] == ["id", "e", "n", "a"]
 
 
 def test_the_ways_on_lead_on(destination: Destination, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ def test_a_row_is_swapped_only_if_it_is_as_it_was(session: Session) -> None:
     RECORD.swap(session, None, first)
     assert RECORD.swap(session, first, second)
     assert not RECORD.swap(session, first, second), "the answer to its commit was lost"
-    RECORD.forget(session, PLACE)
+    RECORD.forget_upto(session, 200)
     assert not RECORD.swap(session, second, first)
 
 

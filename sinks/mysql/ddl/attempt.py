@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, altered_by, by_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, altered_by, by_changes, by_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Statements, changes_left, statements
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, LEFT_OUT, QUARANTINED, SKIPPED, DdlOutcome, DdlRecord
 from pyspark_tidb_binlog.sinks.mysql.ddl.nearest_form import bare
@@ -306,6 +306,8 @@ class DdlAttempt:
         skipping = f"skip the DDL with syncer.ignore-txn-commit-ts = [{step.skip_ts}], or set spark.ddl-policy to skip or quarantine"
         what = f"DDL of job {step.job.id} on {self._subject.label} at commit_ts {step.commit_ts} refused: {sql!r}: {words}"
         text = f"{what}. {mending or f'Repair the target, or {skipping}'}."
+        if not by_changes(self._subject, self._dialect):
+            self._row.losses = ()  # a refused statement has made nothing
         if config.ddl_policy == "stop":
             self._row.write_refused()
             raise DdlRefused(text)

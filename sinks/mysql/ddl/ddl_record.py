@@ -223,9 +223,10 @@ class DdlRecord:
         """Record the refusal; the next start takes a new snapshot."""
         with in_transaction(self._session):
             check(self._session, self._lease)
+            row = self._columns(REFUSED, losses=json.dumps(self.losses, ensure_ascii=False))
             self._session.execute(
-                f"UPDATE {table_of(self._config)} SET state = %s, tries = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
-                [REFUSED, self._columns(REFUSED)["tries"], self._lease.cluster_id, self.step.job.id, INTENT, REFUSED],
+                f"UPDATE {table_of(self._config)} SET state = %s, tries = %s, losses = %s WHERE cluster_id = %s AND job_id = %s AND state IN (%s, %s)",
+                [*(row[name] for name in ("state", "tries", "losses", "cluster_id", "job_id")), INTENT, REFUSED],
             )
 
     def _columns(self, state: str, **more: object) -> dict[str, object]:

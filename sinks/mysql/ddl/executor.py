@@ -94,10 +94,11 @@ class _Run:
         self._row = DdlRecord(session, ddl.step, ddl.config, lease)
 
     def run(self, policy: RetryPolicy) -> DdlOutcome:
-        how = passed_by(self._ddl)
-        if how == "ignored":
-            return self._finish(self._ignored())
-        if how:
+        if how := passed_by(self._ddl):
+            if (ended := self._row.ended(self._row.read())) is not None:
+                return ended
+            if how == "ignored":
+                return self._finish(self._ignored())
             _log.info("DDL at commit_ts %d is not for the target (%s): %s", self._step.commit_ts, how, self._step.query)
             return self._finish(DdlOutcome(NOT_SYNCED if how == "sync-ddl" else DONE, how, ""))
         # MariaDB 10.11 blocks itself in EXCHANGE PARTITION without autocommit. No other process can take the lease while this one has the DDL lock. If
@@ -125,8 +126,6 @@ class _Run:
         here = look(self._session, self._ddl, was_begun=earlier is not None)
         plan = planned(self._ddl, here, earlier)
         attempt = DdlAttempt(self._session, self._row, self._ddl, here)
-        if isinstance(plan, Statements) and earlier is not None and earlier.refused:
-            self._row.losses = ()  # a refused attempt has made nothing
         match plan:
             case Refused():
                 query = self._step.query
@@ -162,7 +161,7 @@ class _Run:
         outcome = attempt.make(plan, "nothing" if earlier is None else "found")
         self._point("after-ddl")
         if outcome.freezes:
-            return replace(outcome, losses=(*self._row.losses, *outcome.losses))  # rows that were updated before the refusal
+            return outcome
         losses = tuple(f"{self._subject.label}: {loss}" for loss in plan.altered.losses())
         return replace(outcome, losses=(*outcome.losses, *losses, *converted_otherwise(self._subject, self._ddl.dialect.flavour)))
 
@@ -177,9 +176,8 @@ class _Run:
 
     def _finish(self, outcome: DdlOutcome) -> DdlOutcome:
         """Record the outcome, the tables that it freezes, and the checkpoint in one transaction."""
-        if not outcome.freezes:
-            outcome = replace(outcome, losses=tuple(dict.fromkeys((*self._row.losses, *outcome.losses))))
-        else:
+        outcome = replace(outcome, losses=tuple(dict.fromkeys((*self._row.losses, *outcome.losses))))
+        if outcome.freezes:
             frozen = frozen_by(self._step.job, self._ddl.history, self._frozen, Selection.of(self._ddl.config).keeps)
             outcome = replace(outcome, frozen=frozen, losses=(*outcome.losses, *self._left_columns({**self._frozen, **frozen})))
         made = _made_by_now(self._session, self._ddl, self._lease.cluster_id) if outcome.how in _EXECUTED else {}
