@@ -113,7 +113,7 @@ def test_a_text_is_not_sent_where_its_table_has_another_name(query: str, form: D
     subjects = []
     for tp in (5, 250):
         h = history(*made, job(4, tp, table(10, name, [column(1, "id"), column(2, "a")]), query=query))
-        subjects.append(subject_of(steps_of(h, {})[-1], h, routes=ROUTES))
+        subjects.append(subject_of(steps_of(h)[-1], h, routes=ROUTES))
     adds, unknown = subjects
     assert (adds.given.form, unknown.given.form) == (form, form)
     assert by_changes(adds, replace(DIALECT, flavour=Flavour.TIDB)) and not by_changes(unknown, DIALECT)
@@ -127,14 +127,14 @@ def test_of_several_tables_only_those_that_are_replicated_are_sent() -> None:
     step = decided(steps_of(h, {5: "RENAME TABLE t TO old, _a TO _b"})[-1], h, hidden)
     assert rewrite(subject_of(step, h), DIALECT, restored=True).sql == "RENAME TABLE `d`.`t` TO `d`.`old`"
     h = history(*MADE, job(4, 60, None, many=[table(11, "_a"), table(12, "n")]))
-    made = statements_of(subject_of(decided(steps_of(h, {})[-1], h, hidden), h), DIALECT, restored=True)
+    made = statements_of(subject_of(decided(steps_of(h)[-1], h, hidden), h), DIALECT, restored=True)
     assert [s.sql.split(" (")[0] for s in made] == ["CREATE TABLE `d`.`n`"]
 
 
 def test_a_rename_between_names_that_are_one_at_the_target_needs_nothing() -> None:
     same = routes(TableRoute("d", "t", "x", "u"), TableRoute("d", "n", "x", "u2"))
     h = history(*MADE, job(4, 14, table(10, "n")))
-    step = steps_of(h, {})[-1]
+    step = steps_of(h)[-1]
     assert rewrite(subject_of(step, h, routes=same), DIALECT, restored=True).sql
     merged = replace(same, tables=(same.tables[0], ("d", "n", TargetName("x", "u"))))
     assert not rewrite(subject_of(step, h, routes=merged), DIALECT, restored=True).sql
@@ -157,7 +157,7 @@ def test_a_name_without_a_database_is_of_the_session_s() -> None:
 
 def test_a_derived_table_has_the_targets_name() -> None:
     h = history(*MADE, job(4, 60, None, many=[table(11, "v"), table(12, "n")]))
-    first, second = steps_of(h, {})[-2:]
+    first, second = steps_of(h)[-2:]
     assert statements_of(subject_of(first, h, routes=ROUTES), DIALECT, restored=True)[0].sql.startswith("CREATE TABLE `x`.`u` (")
     assert [s.sql.split(" (")[0] for s in statements_of(subject_of(second, h, routes=ROUTES), DIALECT, restored=True)] == [
         "CREATE TABLE `d`.`w`",
@@ -180,7 +180,7 @@ MERGING = Selection(routes=routes(TableRoute("d", "t", "", "u")))
 )
 def test_two_tables_never_become_one(last: dict[str, object], words: str) -> None:
     h = history(*MADE, last)
-    decision = decided(steps_of(h, {})[-1], h, MERGING).decision
+    decision = decided(steps_of(h)[-1], h, MERGING).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)
     assert words in decision.why
 
@@ -196,7 +196,7 @@ def test_two_tables_never_become_one(last: dict[str, object], words: str) -> Non
 def test_a_database_is_dropped_only_where_that_drops_its_tables(given: TableRoute, schema: str, words: str) -> None:
     ids = {"d": 1000, "e": 2000}
     h = history(*MADE, job(4, 2, schema_id=ids[schema], schema_name=schema))
-    decision = decided(steps_of(h, {})[-1], h, Selection(routes=routes(given))).decision
+    decision = decided(steps_of(h)[-1], h, Selection(routes=routes(given))).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
 
 
@@ -208,7 +208,7 @@ LISTED = routes(TableRoute("d", "t", "", "u", columns=("ID", "a")))
 
 def listed(*jobs: dict[str, object], selection: Routes = LISTED) -> tuple[SchemaHistory, DdlStep, Subject]:
     h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
-    step = decided(steps_of(h, {})[-1], h, Selection(routes=selection))
+    step = decided(steps_of(h)[-1], h, Selection(routes=selection))
     return h, step, subject_of(step, h, routes=selection)
 
 
@@ -277,7 +277,7 @@ def test_a_list_may_name_columns_of_other_versions() -> None:
     jobs = (job(4, 12, table(10, "t", z), query="alter table t rename column a to z"), job(5, 11, table(11, "t", z), table_id=10))
     h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
     selection = Selection(routes=both)
-    fates = [decided(step, h, selection).decision for step in steps_of(h, {})]
+    fates = [decided(step, h, selection).decision for step in steps_of(h)]
     assert [d.fate for d in fates] == [DdlFate.APPLIED] * 5
     assert [both.wrong(selection.live(h, version), h) for version in (3, 4)] == ["", ""]
     gone = routes(TableRoute("d", "t", columns=("a", "y")))
@@ -290,7 +290,7 @@ def test_a_quoted_column_of_a_condition_is_seen() -> None:
 
     h = history(*BASE, job(3, 3, at(INT, 2)), job(4, 12, at(VARCHAR, 7)))
     where = Selection(routes=routes(TableRoute("d", "t", where="`My Col` > 1")))
-    assert "the values of my col of d.t are converted" in decided(steps_of(h, {})[-1], h, where).decision.why
+    assert "the values of my col of d.t are converted" in decided(steps_of(h)[-1], h, where).decision.why
 
 
 WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")))
@@ -310,7 +310,7 @@ WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")
 )
 def test_ddls_that_a_condition_does_not_allow(last: dict[str, object], words: str) -> None:
     h = history(*BASE, job(3, 3, table(10, "t", ABC)), last)
-    decision = decided(steps_of(h, {})[-1], h, WHERE).decision
+    decision = decided(steps_of(h)[-1], h, WHERE).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
 
 
