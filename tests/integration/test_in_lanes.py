@@ -5,7 +5,6 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -330,13 +329,6 @@ def test_a_lane_that_fails_leaves_the_step_open(place: Place, restarted: bool) -
     assert '"consistent":true' in place.checkpoint()
 
 
-@pytest.mark.shows("known wrong: table that the target lacks")
-def test_a_table_that_the_target_lacks_is_a_finding(place: Place) -> None:
-    world = clustered("c1", TABLE_ID)
-    (found,) = place.sink("record", txn_batch=5).apply(*events_of(world.at, Events(world.at).insert(1, None, 1)), StageClock()).findings
-    assert "no such table" in found.words and found.table == "`d`.`c1`"
-
-
 @pytest.mark.mariadb
 @pytest.mark.parametrize("how", [{"net_change": True}, {"net_change": True, "safe_mode": True}, *MODES], ids=str)
 def test_a_document_that_is_nested_deeply_is_written_and_named(place: Place, how: dict[str, Any]) -> None:
@@ -363,15 +355,6 @@ def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:
     with pytest.raises(ApplyError, match="`d`.`c1`, key id=2, commit_ts 1002 .*ignore-txn-commit-ts = .1002."):
         place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock())
     assert place.query("SELECT * FROM d.c1") == []
-
-
-@pytest.mark.shows("known wrong: ENUM 0")
-def test_an_enum_of_zero_is_no_finding(place: Place) -> None:
-    at = table([column("id", flag=INT_PK), replace(column("e", ColumnType.ENUM, 0, -1, 0, "utf8mb4"), elems=("a",))], handle="int")
-    place.query("CREATE TABLE d.t (id bigint PRIMARY KEY, e enum('a'))")
-    events = Events(at).insert(1, 0).insert(2, 1).update((2, 1), (2, 0))
-    assert place.sink("stop", txn_batch=5).apply(*events_of(at, events), StageClock()).findings == ()
-    assert place.query("SELECT id, e + 0 FROM d.t") == [(1, 0), (2, 0)]
 
 
 def test_another_life_takes_the_lease_from_the_lanes(place: Place) -> None:

@@ -91,9 +91,12 @@ def history(*jobs: dict[str, Any]) -> SchemaHistory:
     return SchemaHistory.of(JobReader().read(jobs))
 
 
-def told(*ddls: tuple[int, dict[str, Any] | None, str], **last: Any) -> SchemaHistory:
-    """The history of the database ``d``: kind, table behind it and text of each DDL, from job 2 on; ``last``: more of the last job."""
-    jobs = [job(n, kind, info, query=text, **(last if n == len(ddls) + 1 else {})) for n, (kind, info, text) in enumerate(ddls, 2)]
+def told(*ddls: tuple[Any, ...], **last: Any) -> SchemaHistory:
+    """The history of the database ``d``: kind, table behind it, text, and what else there is of each job, from job 2 on; ``last``: of the last."""
+    jobs = [
+        job(n, kind, info, query=text, **(more[0] if more else {}), **(last if n == len(ddls) + 1 else {}))
+        for n, (kind, info, text, *more) in enumerate(ddls, 2)
+    ]
     return history(database(1), *jobs)
 
 
