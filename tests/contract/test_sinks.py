@@ -17,9 +17,7 @@ from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.codec.datum import as_integer, take_datum
 from pyspark_tidb_binlog.schemas.codec.number import Cursor
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, ReplicationError
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
@@ -44,6 +42,7 @@ from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlo
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.lake_rows import ledger_of, net_rows
+from tests.support.plan_samples import row_event
 from tests.support.target_rows import run_sql
 
 Rows = Mapping[tuple[int, bytes], tuple[object, ...]]
@@ -212,7 +211,7 @@ HISTORY: SchemaHistory = history(
     database(1, "sunk"),
     job(2, 3, table(10, "t", COLUMNS), query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)", schema_name="sunk"),
 )
-INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
+T = HISTORY.table_at(10, 2)
 BEGIN = 5
 FIRST_ROWS = 25
 """Just behind the last DDL, whose commit_ts is 20."""
@@ -351,17 +350,8 @@ def ddls() -> list[DdlStep]:
 
 
 def rows_of(commit_ts: int, *changes: Change) -> pa.Table:
-    def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
-        op, row = Op.UPDATE, b""
-        if old is None and new is not None:
-            op, row = Op.INSERT, encode_insert(INFO, new, new[1])
-        elif new is None and old is not None:
-            op, row = Op.DELETE, encode_delete(INFO, old)
-        elif old is not None and new is not None:
-            row = encode_update(INFO, old, new)
-        return {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
-
-    return pa.Table.from_pylist([event(seq, *change) for seq, change in enumerate(changes)], schema=ROW_EVENT)
+    events = [row_event(T, commit_ts, seq, old, new) for seq, (old, new) in enumerate(changes)]
+    return pa.Table.from_pylist(events, schema=ROW_EVENT)
 
 
 def step_of(after_ts: int, upto_ts: int, rows: pa.Table) -> RowsStep:

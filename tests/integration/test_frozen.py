@@ -15,13 +15,10 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch import Controls
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
@@ -44,7 +41,7 @@ from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, inde
 from tests.support.ddl_target import committed, losses
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import held
-from tests.support.plan_samples import plan_rows
+from tests.support.plan_samples import plan_rows, row_event
 from tests.support.recorded import begun
 
 pytestmark = pytest.mark.mysql
@@ -107,19 +104,8 @@ class Stream:
 
     def events(self, *changes: tuple[Any, Any], table_id: int = 10) -> pa.Table:
         """``ROW_EVENT`` rows of (old, new) by column id; a row without a clustered key has its ``id`` as handle."""
-        found = self.history.table_at(table_id, self.version)
-        assert found is not None
-        events = []
-        for number, (old, new) in enumerate(changes):
-            if old is None:
-                op, row = Op.INSERT, encode_insert(found.info, new, new[1])
-            elif new is None:
-                op, row = Op.DELETE, encode_delete(found.info, old, old[1])
-            else:
-                op, row = Op.UPDATE, encode_update(found.info, old, new, old[1])
-            events.append(
-                {"commit_ts": number + 1, "seq": 0, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
-            )
+        at = self.history.table_at(table_id, self.version)
+        events = [row_event(at, n + 1, 0, old, new, (old or new)[1], self.version) for n, (old, new) in enumerate(changes)]
         return pa.Table.from_pylist(events, schema=ROW_EVENT)
 
     def parts(self, to: PartTarget, *changes: tuple[Any, Any]) -> int:
@@ -466,20 +452,10 @@ def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Ses
 
 
 def batch(
-    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, int, TableInfo, Any]]
+    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, TableAt | None, Any]]
 ) -> list[Finding]:
-    """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, version, info, values), without Spark around it."""
-    events = [
-        {
-            "commit_ts": ts,
-            "seq": 0,
-            "op": int(Op.INSERT),
-            "table_id": 10,
-            "schema_version": version,
-            "row": encode_insert(info, row, row[1]),
-        }
-        for ts, version, info, row in rows
-    ]
+    """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, table, values), without Spark around it."""
+    events = [row_event(at, ts, 0, None, row, row[1]) for ts, at, row in rows]
     applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
     applier._apply_steps(*applier._cut(pa.Table.from_pylist(events, schema=ROW_EVENT), controls))
@@ -495,18 +471,17 @@ def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
     target = dataclasses.replace(mariadb.target(), **ROWS_ONLY)
     config = DrainerConfig(target=target, apply=CONFIG)
     h = history(*jobs)
-    infos = [j.table_info for j in h.ordered]
+
     texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
     found: list[Finding] = []
     for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
         # Nothing of the batches below runs on Spark.
         sink = MySQLSink(config, 1)
         applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(str(tmp_path / "history.json")), lambda _: None)
-        info = infos[number - 1]
-        assert info is not None
+        at = h.table_at(10, number)
         try:
             applier.open(lambda _, commit_ts: 25 if commit_ts is None else commit_ts)
-            found += batch(applier, (sink.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
+            found += batch(applier, (sink.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, at, ids)])
         finally:
             sink.close()
     assert Stream(*sessions, h).all() == [(1, 10), (2, 20)]

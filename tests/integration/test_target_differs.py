@@ -14,10 +14,8 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -35,6 +33,7 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, VARCHAR, column, index, job, table, told
 from tests.support.ddl_target import Died, committed, deadly
 from tests.support.plan_samples import column as plain_column
+from tests.support.plan_samples import row_event
 from tests.support.plan_samples import table as table_of
 from tests.support.plan_samples import text as plain_text
 from tests.support.private_mysql import MYSQLD
@@ -90,12 +89,8 @@ class Target:
         after_ts = self.sink.commit_ts
         at = HISTORY.table_at(table_id, self.version)
         assert at is not None
-        rows = []
-        for seq, (old, new) in enumerate(changes):
-            op, row = (Op.UPDATE, encode_update(at.info, old, new)) if old else (Op.INSERT, encode_insert(at.info, new, seq + 1))
-            rows.append(
-                {"commit_ts": after_ts + 5, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
-            )
+        numbered = enumerate(changes)
+        rows = [row_event(at, after_ts + 5, seq, old, new, None if old else seq + 1, self.version) for seq, (old, new) in numbered]
         step = RowsStep(after_ts, after_ts + 10, len(rows), {table_id: at}, applied=AppliedJobs(self.version))
         return self.sink.apply(pa.Table.from_pylist(rows, schema=ROW_EVENT), step, StageClock())
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
@@ -21,6 +19,7 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT
 from tests.support.eventually import eventually
 from tests.support.mirror_rows import by_delta, published
+from tests.support.plan_samples import row_event
 
 KEY = {**INT, "Flag": 4099}
 """The type of an integer primary key."""
@@ -51,15 +50,7 @@ class LakeScene:
         assert at is not None
         ids = {c.name: c.id for c in at.info.columns}
         old, new = ({ids[name]: value for name, value in row.items()} if row is not None else None for row in (before, after))
-        if old is None:
-            assert new is not None
-            op, data = Op.INSERT, encode_insert(at.info, new, None)
-        elif new is None:
-            op, data = Op.DELETE, encode_delete(at.info, old, None)
-        else:
-            op, data = Op.UPDATE, encode_update(at.info, old, new, None)
-        place = {"commit_ts": ts, "seq": self._seq[ts], "table_id": table_id, "schema_version": version, "start_ts": ts - 1}
-        self._rows.append({**place, "op": int(op), "row": data})
+        self._rows.append(row_event(at, ts, self._seq[ts], old, new, version=version))
         self._seq[ts] += 1
 
     @property

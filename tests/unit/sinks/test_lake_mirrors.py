@@ -97,17 +97,21 @@ def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, capl
     assert "another program has committed version" in caplog.text
 
 
-def test_a_table_that_fails_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MirrorTable.merge
+@pytest.mark.parametrize("fails", ["merge", "tidy"])
+def test_a_table_that_fails_is_set_aside_and_the_others_go_on(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tidy``: among pieces of the rows of a round."""
+    real = getattr(MirrorTable, fails)
 
-    def merge(self: MirrorTable, *given: Any) -> None:
+    def failing(self: MirrorTable, *given: Any) -> Any:
         if "/410-" in self.uri:
             raise OSError("the disk is odd")
-        real(self, *given)
+        return real(self, *given)
 
-    monkeypatch.setattr(MirrorTable, "merge", merge)
+    monkeypatch.setattr(MirrorTable, fails, failing)
     monkeypatch.setattr(mirror_round, "_LONG", 0.0)
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.05)
+    if fails == "tidy":
+        monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")
     eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()), pause=PAUSE)
