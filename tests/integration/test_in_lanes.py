@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
@@ -28,8 +28,8 @@ from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import Opened
 from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
-from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, Task, made, run, worlds
-from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
+from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, RowPlace, Task, empty_place, made, run, settings_of, worlds
+from tests.support.row_worlds import RowHistory, clustered, keyless, two_keys
 from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.mysql
 
 
-class Place:
+class Place(RowPlace):
     """A database of one test, and the sinks that write to it."""
 
     def __init__(self, server: PrivateMariaDB) -> None:
-        self.server = server
+        super().__init__(server)
         self._sinks: list[MySQLSink] = []
 
     def sink(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> MySQLSink:
@@ -52,8 +52,7 @@ class Place:
     def opened(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> tuple[MySQLSink, Opened]:
         """The same, and what it found."""
         self.close()
-        fixed: dict[str, Any] = {"checkpoint_schema": SCHEMA, "lease_timeout": 5.0, "log_row_data": True, "net_change": False}
-        apply = ApplyConfig(on_finding=on_finding, atomic_rows=atomic_rows, **(fixed | settings))
+        apply = settings_of({"on_finding": on_finding, "atomic_rows": atomic_rows, **settings})
         made = MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
         self._sinks.append(made)
         return made, made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
@@ -62,29 +61,13 @@ class Place:
         while self._sinks:
             self._sinks.pop().close()
 
-    def query(self, sql: str) -> list[Any]:
-        return run_sql(self.server, sql)
-
-    def create(self, *worlds: RowWorld) -> None:
-        for world in worlds:
-            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
-
-    def rows(self, *worlds: RowWorld) -> dict[str, list[str]]:
-        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds}
-
-    def checkpoint(self) -> str:
-        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
-        return str(value)
-
 
 @pytest.fixture
 def place(mariadb: PrivateMariaDB) -> Iterator[Place]:
-    made = Place(mariadb)
-    made.query("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
-    yield made
-    made.close()
-    made.query("DROP DATABASE IF EXISTS d")
-    made.query(f"DROP DATABASE IF EXISTS {SCHEMA}")
+    with empty_place(mariadb) as server:
+        made = Place(server)
+        yield made
+        made.close()
 
 
 def write(sink: MySQLSink, history: RowHistory, rows: pa.Table, upto_ts: int | None = None) -> Written:
