@@ -187,8 +187,7 @@ def test_ids_of_another_server_do_not_say_that_a_partition_was_exchanged(session
         apply(session, exchange, h)
     session.rollback()
     assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(15,)], [(16,)])
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE state = 'intent'")
-    session.commit()
+    committed(session, "DELETE FROM ddl_marks.spark_ddl WHERE state = 'intent'")
     assert apply(session, exchange, h).how == "text"
     assert (session.query("SELECT id FROM d.t"), session.query("SELECT id FROM d.x")) == ([(16,)], [(15,)])
 

@@ -389,8 +389,7 @@ def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: 
     steps = steps_of(h, {3: "CREATE TABLE `d`.`t` LIKE `orders`;"})
     apply(session, steps[0], h)
     die(session, steps[1], h, "before-ddl-done")
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
+    committed(session, "DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     assert apply(session, steps[1], h).how == "nothing"
     assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)
 
@@ -434,9 +433,7 @@ def test_one_without_a_name_that_goes_is_not_the_one_that_comes(session: Session
 
 def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
     """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
-    session.execute("CREATE DATABASE d")
-    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
-    session.commit()
+    committed(session, "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
     texts = (
         "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `n` INT DEFAULT (IF(1,2,3))",
         "CREATE INDEX IF NOT EXISTS `i` ON `t` (`n`)",

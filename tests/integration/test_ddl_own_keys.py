@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, dying, prepared
+from tests.support.ddl_target import CONFIG, apply, apply_all, committed, ddl_session, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -56,8 +56,7 @@ def test_a_primary_key_of_the_upstream_takes_the_place_of_the_server_s(session: 
     keying = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, 2), (1, 2)")
     with pytest.raises(DdlRefused, match="1062"):
         apply(session, keying, h)
-    session.execute("DELETE FROM d.t LIMIT 1")
-    session.commit()
+    committed(session, "DELETE FROM d.t LIMIT 1")
     with dying("after-ddl"):
         apply(session, keying, h)
     assert apply(session, keying, h).how == "found"

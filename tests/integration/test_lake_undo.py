@@ -122,8 +122,7 @@ def prices(server: PrivateMariaDB) -> list[tuple[Any, ...]]:
 
 def test_rows_that_were_changed_since_stay(shop: UndoPlan, server: PrivateMariaDB) -> None:
     """Also where another row has taken a key that is to come back, so that the server refuses it."""
-    run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4")
-    run_sql(server, "DELETE FROM d.item WHERE id = 8")
+    run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4", "DELETE FROM d.item WHERE id = 8")
     run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (9, 'n3', 1), (5, 'other', 1)")
     assert left_of(shop, server) == {"`id`=4": CHANGED, "`id`=8": BEFORE, "`id`=3": TAKEN, "`id`=55": TAKEN}
     assert prices(server) == [
@@ -186,17 +185,14 @@ def test_rows_that_only_the_text_of_a_document_tells_apart_are_refused(server: P
     assert docs is not None
     images = pa.table({"n": [1], "j": ['{"a": 1}']}).cast(image_schema(docs.info.target_columns())).to_batches()[0]
     plan = UndoPlan(35, 50, [NetRows(docs, images, images, np.array([True]), np.array([False]))])
-    run_sql(server, "CREATE OR REPLACE DATABASE d")
-    run_sql(server, "CREATE TABLE d.docs (n INT, j JSON)")
-    run_sql(server, """INSERT INTO d.docs VALUES (1, '{"a":1}')""")
+    run_sql(server, "CREATE OR REPLACE DATABASE d", "CREATE TABLE d.docs (n INT, j JSON)", """INSERT INTO d.docs VALUES (1, '{"a":1}')""")
     with pytest.raises(ApplyError, match="MariaDB compares its JSON column j as text"):
         undone(plan, server.target())
     assert run_sql(server, "SELECT count(*) FROM d.docs") == [(1,)]
 
 
 def test_of_two_rows_of_one_key_none_is_touched(shop: UndoPlan, server: PrivateMariaDB) -> None:
-    run_sql(server, "ALTER TABLE d.item DROP PRIMARY KEY, DROP KEY name")
-    run_sql(server, "DELETE FROM d.item WHERE id = 4")
+    run_sql(server, "ALTER TABLE d.item DROP PRIMARY KEY, DROP KEY name", "DELETE FROM d.item WHERE id = 4")
     run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (4, 'mine', 99), (4, 'n4', 12)")
     assert left_of(shop, server) == {"`id`=4": CHANGED}
     assert [row for row in prices(server) if row[0] == 4] == [(4, "mine", 99), (4, "n4", 12)]
@@ -237,8 +233,7 @@ def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_befor
     scene.row(40, 10, 2, None, {"k": b"a"})
     scene.run(tmp_path / "lake", 35, 50)
     past = past_of(tmp_path / "lake")
-    run_sql(server, "CREATE OR REPLACE DATABASE d")
-    run_sql(server, "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    run_sql(server, "CREATE OR REPLACE DATABASE d", "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
     run_sql(server, "INSERT INTO d.word VALUES ('A')")
     assert left_of(UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version, chained=True))), server) == {
         "`k`='a'": CHANGED

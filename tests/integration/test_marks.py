@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.attempts import run_transaction
-from tests.support.ddl_target import dying
+from tests.support.ddl_target import committed, dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
 from tests.support.row_binlog import ROW_BINLOG, RowBinlog
@@ -179,8 +179,7 @@ def test_a_mark_that_somebody_deleted_is_put_back_in_the_same_transaction(server
         query("CREATE TABLE shop.item (id INT PRIMARY KEY)")
         binlog = RowBinlog(server)
         session.begin()
-        session.execute("INSERT INTO shop.item VALUES (1)")
-        session.commit()
+        committed(session, "INSERT INTO shop.item VALUES (1)")
     assert [[change.table for change in t.changes] for t in binlog.read()] == [[MARK_TABLE, "shop.item"]]
 
 

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.arena import Arena, Cut
 from tests.support.ddl_jobs import database, history, job, table
-from tests.support.ddl_target import dying
+from tests.support.ddl_target import committed, dying
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.golden_case import GOLDEN
 from tests.support.settings_file import toml
@@ -155,8 +155,7 @@ def test_promoted(
     session.execute("CREATE SEQUENCE shop.s")
     session.execute("CREATE SEQUENCE shop.turns MINVALUE 1 MAXVALUE 3 CYCLE")
     session.execute("CREATE TABLE shop.f (id FLOAT AUTO_INCREMENT PRIMARY KEY)")  # this server counts other types on UPDATE, too
-    session.execute("INSERT INTO shop.f VALUES (1e10)")
-    session.commit()
+    committed(session, "INSERT INTO shop.f VALUES (1e10)")
     behind = "ALTER TABLE `shop`.`f` AUTO_INCREMENT = 10000000001"
     with Stream(spark, config) as stream:
         stream.upstream.ddl.create_database("shop")
@@ -200,8 +199,7 @@ def test_promoted(
             attempt()
     stream.restart()
     session.rollback()
-    session.execute(f"UPDATE {MARKS}.spark_lease SET life = '' WHERE cluster_id = 7")
-    session.commit()
+    committed(session, f"UPDATE {MARKS}.spark_lease SET life = '' WHERE cluster_id = 7")
     stream.insert(2)
     stream.apply()
     stream.restart()

@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 from tests.support.attempts import run_transaction
+from tests.support.ddl_target import committed
 from tests.support.private_mysql import MYSQLD
 from tests.support.recorded import record_in
 
@@ -160,9 +161,7 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
     listed = ", ".join(f"@@SESSION.{name}" for name in GLOBALS)
     with connect(hostile, ApplyConfig()) as session:
         values = dict(zip(GLOBALS, session.query(f"SELECT {listed}")[0], strict=True))
-        session.execute("INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')")
-        session.execute("DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
-        session.commit()
+        committed(session, "INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')", "DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
         assert len(read_tables(session, [("h_session", "t")])["h_session", "t"].columns) == 2
         session.execute("CREATE TABLE h_session.old (a DECIMAL(9,2))" + ("" if MYSQLD else " WITH SYSTEM VERSIONING"))
         answer = session.answer(b"INSERT INTO h_session.old VALUES (1.239)")
@@ -324,8 +323,7 @@ def test_retries_end(target: TargetConfig) -> None:
 
 def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
     with connect(target, ApplyConfig()) as session:
-        session.execute("INSERT INTO h_session.t VALUES (1,''),(2,'')")
-        session.commit()
+        committed(session, "INSERT INTO h_session.t VALUES (1,''),(2,'')")
     both_hold_one = threading.Barrier(2)
     attempts: list[int] = []
 
