@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, net_rows
 from pyspark_tidb_binlog.sinks.past.undo_apply import ALTERED, BEFORE, CHANGED, TAKEN, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, past_of, quoted, states
 from tests.support.private_mysql import RealMariaDB
@@ -85,9 +85,7 @@ def item(key: int, name: str, price: int) -> dict[str, Any]:
 @pytest.fixture
 def shop(server: PrivateMariaDB, tmp_path: Path) -> UndoPlan:
     """Rows that exchange their unique names, get other keys, come, go and are changed; the server has them as they are after it."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, ITEM))
+    scene = LakeScene.of(ITEM)
     for key in range(1, 8):
         scene.row(30, 10, 2, None, item(key, f"n{key}", 10))
     scene.row(41, 10, 2, item(1, "n1", 10), item(1, "n2", 10))
@@ -178,9 +176,7 @@ def test_a_table_in_which_changes_would_not_be_seen_is_refused(change: str, word
 
 def test_rows_that_only_the_text_of_a_document_tells_apart_are_refused(server: PrivateMariaDB) -> None:
     """{"a":1} and {"a": 1} are one document, and two texts."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "docs", [column(1, "n"), column(2, "j", {**INT, "Tp": 245})], pk_is_handle=False)))
+    scene = LakeScene.of(table(10, "docs", [column(1, "n"), column(2, "j", {**INT, "Tp": 245})], pk_is_handle=False))
     docs = scene.history.find("d", "docs", 2)
     assert docs is not None
     images = pa.table({"n": [1], "j": ['{"a": 1}']}).cast(image_schema(docs.info.target_columns())).to_batches()[0]
@@ -227,9 +223,7 @@ def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_befor
         is_common_handle=True,
         index_info=[index(1, "PRIMARY", ("k", 0), primary=True)],
     )
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, words))
+    scene = LakeScene.of(words)
     scene.row(40, 10, 2, None, {"k": b"a"})
     scene.run(tmp_path / "lake", 35, 50)
     past = past_of(tmp_path / "lake")
@@ -266,9 +260,7 @@ def test_values_come_back_as_they_were(printed: bool, server: PrivateMariaDB, tm
         known = {"raw": b"\xff\x00\\'\xc3", "day": "2024-02-31", "at": "2026-01-01 00:00:00", "odd": 2}
         return {"id": key, "words": words.encode(), "kind": kind, "flags": flags, **known}
 
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, NOTE))
+    scene = LakeScene.of(NOTE)
     scene.row(40, 10, 2, note(1, "ä€\r\n'\\"), None)
     scene.row(41, 10, 2, note(2, "ö"), note(2, "later", 3, 0))
     scene.run(tmp_path / "lake", 35, 50)

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT
+from tests.support.ddl_jobs import INT, database, job
 from tests.support.eventually import eventually
 from tests.support.mirror_rows import by_delta, published
 from tests.support.plan_samples import row_event
@@ -38,11 +38,20 @@ class LakeScene:
         self._seq: Counter[int] = Counter()
         self._applied = AppliedJobs(0)
 
-    def ddl(self, ts: int, job: dict[str, Any]) -> None:
+    @classmethod
+    def of(cls, *tables: dict[str, Any], start: int = 1, selection: Selection = _ALL) -> "LakeScene":
+        """The database ``d`` is made at 10, and these tables from 20 on, by the jobs 2, 3, …"""
+        scene = cls(start, selection)
+        scene.ddl(10, database(1))
+        for number, made in enumerate(tables):
+            scene.ddl(20 + number, job(2 + number, 3, made))
+        return scene
+
+    def ddl(self, ts: int, made: dict[str, Any]) -> None:
         """A job of ``tests.support.ddl_jobs``."""
-        job["binlog"]["FinishedTS"] = ts
-        self._jobs.append(job)
-        self._ddls.append(DdlEvent(ts, job["id"], job["query"], 5))
+        made["binlog"]["FinishedTS"] = ts
+        self._jobs.append(made)
+        self._ddls.append(DdlEvent(ts, made["id"], made["query"], 5))
 
     def row(self, ts: int, table_id: int, version: int, before: Row | None, after: Row | None) -> None:
         """A change of a row, written at a schema version."""

@@ -339,9 +339,8 @@ def once_asked(asked: threading.Event) -> TableLoads:
 
 def test_a_table_that_comes_back_is_loaded_if_it_was_dropped_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.1)
-    scene, made, asked = LakeScene(25), table(10, "t", [column(1, "id", KEY)]), threading.Event()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, made))
+    made, asked = table(10, "t", [column(1, "id", KEY)]), threading.Event()
+    scene = LakeScene.of(made, start=25)
     scene.ddl(40, job(3, 4, None, table_id=10, query="drop table t"))
     scene.ddl(50, job(4, 25, made, query="recover table t"))
     sink = scene.sink(tmp_path, once_asked(asked))
@@ -370,9 +369,7 @@ def test_a_table_that_is_set_aside_again_is_loaded_ever_more_rarely(again: float
         return table(10, "item", [column(1, "id", KEY), column(number, "name", name)])
 
     data = {**VARCHAR, "Charset": "binary", "Collate": "binary"}
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, item(VARCHAR, 2)))
+    scene = LakeScene.of(item(VARCHAR, 2))
     scene.row(25, 10, 2, None, {"id": 1, "name": b"x"})
     scene.ddl(30, job(3, 12, item(data, 3), query="alter table item modify name varbinary(20)"))
     scene.ddl(90, job(4, 12, item(VARCHAR, 4), query="alter table item modify name varchar(20)"))

@@ -511,9 +511,7 @@ def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, mon
 def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
     monkeypatch.setattr(mirror_table, "_MOST_FILES", 2)
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene = LakeScene.of(table(10, "t"))
     for ts in (31, 32, 33):
         scene.row(ts, 10, 2, None, {"id": ts})
     sink = scene.sink(tmp_path)

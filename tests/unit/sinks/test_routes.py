@@ -74,35 +74,26 @@ BASE = (database(1), database(2, "e", 2000))
 MADE = (*BASE, job(3, 3, table(10, "t"), query="create table t (id int primary key)"))
 
 
-@pytest.mark.parametrize(
-    ("last", "text", "wanted"),
-    [
-        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`"),
-        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`"),
-        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`"),
-        (job(4, 14, table(10, "v")), "RENAME TABLE t TO v", "RENAME TABLE `x`.`u` TO `d`.`w`"),
-        (job(4, 14, table(10, "t"), schema_id=2000, schema_name="e"), "RENAME TABLE t TO e.t", "RENAME TABLE `x`.`u` TO `f`.`t`"),
-        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`"),
-    ],
-)
-def test_statements_that_are_built_have_the_targets_names(last: dict[str, object], text: str, wanted: str) -> None:
-    assert sql_of(history(*MADE, last), {4: text}) == wanted
+OTHERWISE = "MINVALUE 1 MAXVALUE 9223372036854775806 CACHE 1000 NOCYCLE"
 
 
 @pytest.mark.parametrize(
-    ("last", "text", "wanted"),
+    ("last", "text", "wanted", "flavours"),
     [
-        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`"),
-        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`"),
-        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`"),
-        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`"),
-        (database(4, "e", 3000), "CREATE DATABASE e", "CREATE DATABASE `f` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"),
-        (job(4, 34, table(11, "v", sequence={"sequence_start": 3})), "CREATE SEQUENCE v START 3", "CREATE SEQUENCE `d`.`w` START WITH 3 INCREMENT BY 1 MINVALUE 1 MAXVALUE 9223372036854775806 CACHE 1000 NOCYCLE"),
-        (job(4, 3, table(11, "v")), "CREATE TABLE v (id int primary key)", "CREATE TABLE `d`.`w` (`id` INT NOT NULL, PRIMARY KEY (`id`)) DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"),
+        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`", "both"),
+        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`", "both"),
+        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`", "both"),
+        (job(4, 14, table(10, "v")), "RENAME TABLE t TO v", "RENAME TABLE `x`.`u` TO `d`.`w`", "both"),
+        (job(4, 14, table(10, "t"), schema_id=2000, schema_name="e"), "RENAME TABLE t TO e.t", "RENAME TABLE `x`.`u` TO `f`.`t`", "both"),
+        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`", "both"),
+        (database(4, "e", 3000), "CREATE DATABASE e", "CREATE DATABASE `f` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin", "tidb"),
+        (job(4, 34, table(11, "v", sequence={"sequence_start": 3})), "CREATE SEQUENCE v START 3", f"CREATE SEQUENCE `d`.`w` START WITH 3 INCREMENT BY 1 {OTHERWISE}", "tidb"),
+        (job(4, 3, table(11, "v")), "CREATE TABLE v (id int primary key)", "CREATE TABLE `d`.`w` (`id` INT NOT NULL, PRIMARY KEY (`id`)) DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin", "tidb"),
     ],
 )  # fmt: skip
-def test_a_tidb_target_gets_its_names_too(last: dict[str, object], text: str, wanted: str) -> None:
-    assert sql_of(history(*MADE, last), {4: text}, replace(DIALECT, flavour=Flavour.TIDB)) == wanted
+def test_statements_that_are_built_have_the_targets_names(last: dict[str, object], text: str, wanted: str, flavours: str) -> None:
+    for flavour in (Flavour.TIDB, Flavour.MARIADB) if flavours == "both" else (Flavour.TIDB,):
+        assert sql_of(history(*MADE, last), {4: text}, replace(DIALECT, flavour=flavour)) == wanted
 
 
 @pytest.mark.parametrize(("query", "form"), [("ALTER TABLE t NEW", DdlForm.INFOS), ("ALTER TABLE other NEW", DdlForm.TEXT)])
