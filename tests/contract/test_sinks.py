@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
@@ -27,7 +26,7 @@ from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Wri
 from pyspark_tidb_binlog.sinks.engine.fold import fold
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
@@ -42,7 +41,7 @@ from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlo
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.lake_rows import ledger_of, net_rows
-from tests.support.plan_samples import row_event
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import run_sql
 
 Rows = Mapping[tuple[int, bytes], tuple[object, ...]]
@@ -485,9 +484,7 @@ def test_an_empty_step_moves_the_record(world: World, opened: Callable[..., Sink
 def test_parts_are_one_step_too_however_often(world: World, opened: Callable[..., Sink], spark: "SparkSession") -> None:
     at = made(opened())
     rows = rows_of(30, *((None, {1: n, 2: n}) for n in range(1, 50)))
-    numbered = with_keys(rows, HISTORY, 3)
-    blocks = [b for part in range(3) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(3, "part"), 3)
+    events = in_spark(spark, rows, HISTORY, 3)
     skipped = rows_of(28, (None, {1: 99, 2: 99}))
     for _ in range(2):
         sink = opened()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.conf import failpoints
@@ -21,13 +20,12 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import Opened
-from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, in_spark, table
 from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, RowPlace, Task, empty_place, made, run, settings_of, worlds
 from tests.support.row_worlds import RowHistory, clustered, keyless, two_keys
 from tests.support.target_rows import refusing, run_sql
@@ -462,12 +460,6 @@ def test_without_dispatch_the_upstream_transactions_are_kept(place: Place, sizes
 # From Spark.
 
 
-def in_spark(spark: "SparkSession", rows: pa.Table) -> KeyedEvents:
-    keyed = with_keys(rows, SchemaHistory(), 2)
-    blocks = [b for part in range(2) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
-    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks).to_pandas()).repartitionById(2, "part"), 2)
-
-
 @pytest.mark.parametrize("most", [50, 100_000])
 def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", most: int) -> None:
     tables = worlds()
@@ -475,7 +467,7 @@ def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", mo
     history = RowHistory(tables, random.Random("spark"))
     rows = history.batch(120)
     sink = place.sink(atomic_rows=most, worker_count=4, txn_batch=5)
-    sink.apply_parts(in_spark(spark, rows), history.step(sink.commit_ts, rows), frozenset(), StageClock())
+    sink.apply_parts(in_spark(spark, rows, SchemaHistory(), 2), history.step(sink.commit_ts, rows), frozenset(), StageClock())
     assert sink.commit_ts == history.ts
     assert place.rows(*tables) == history.expected()
 
@@ -484,7 +476,7 @@ def test_transactions_to_skip_are_left_out_of_a_big_step(place: Place, spark: "S
     world = clustered("c1", TABLE_ID)
     place.create(world)
     rows, step = events_of(world.at, Events(world.at).insert(1, None, 1).insert(2, None, 1).insert(3, None, 1))
-    place.sink().apply_parts(in_spark(spark, rows), step, frozenset({1002}), StageClock())
+    place.sink().apply_parts(in_spark(spark, rows, SchemaHistory(), 2), step, frozenset({1002}), StageClock())
     assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(1,), (3,)]
 
 
@@ -498,7 +490,7 @@ def test_an_open_span_is_unfinished_and_read_again_as_it_was(place: Place, spark
     span = opened.progress.unfinished
     assert span is not None and (span.after_ts, span.upto_ts) == (ends[0], ends[1])
     rows = rows_between(events, *ends[:2])
-    sink.apply_parts(in_spark(spark, rows), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
+    sink.apply_parts(in_spark(spark, rows, SchemaHistory(), 2), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
     rest = rows_between(events, *ends[1:])
     sink.apply(rest, history.step(ends[1], rest), StageClock())
     assert place.rows(*worlds()) == history.expected()

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
@@ -33,7 +33,7 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
-from tests.support.plan_samples import row_event
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ def test_parts_that_the_target_has_lost_are_applied_again(
         return parallel.PartsDone.of(done)
 
     monkeypatch.setattr(parallel, "apply_phases", phases)
-    blocks = [b for part in range(PARTS) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(PARTS, "part"), PARTS)
-    written = sink.apply_parts(events, step_of(rows, AT, UPTO), frozenset(), StageClock())
+    written = sink.apply_parts(in_spark(spark, rows, HISTORY, PARTS), step_of(rows, AT, UPTO), frozenset(), StageClock())
     assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED
     assert written.findings == ()
     assert len(passes) > 1, "the loss was seen"

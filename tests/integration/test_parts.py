@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
@@ -16,14 +15,14 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
-from tests.support.plan_samples import row_event
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
@@ -102,12 +101,9 @@ def apply(
     skipped: frozenset[int] = frozenset(),
 ) -> Written:
     events = pa.Table.from_pylist(rows, schema=ROW_EVENT)
-    numbered = with_keys(events, HISTORY, parts)
-    blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    frame = spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part")
     (step,) = plan_steps((AT, 30), (), [TableActivity(10, 2, 30, len(rows), 30)], HISTORY, AppliedJobs(2))
     assert isinstance(step, RowsStep)
-    return sink.apply_parts(KeyedEvents(frame, parts), step, skipped, clock or StageClock())
+    return sink.apply_parts(in_spark(spark, events, HISTORY, parts), step, skipped, clock or StageClock())
 
 
 def found(server: PrivateMariaDB) -> list[tuple[int, int]]:

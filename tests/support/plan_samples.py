@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
-from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -20,8 +21,12 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     PartitionDef,
     TableInfo,
 )
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLE_ID = 77
 VERSION = SchemaVersion(40)
@@ -89,6 +94,13 @@ def row_event(
         op, row = Op.UPDATE, encode_update(at.info, old, new, rowid)
     numbers = {"commit_ts": commit_ts, "start_ts": commit_ts - 1, "seq": seq, "op": int(op)}
     return {**numbers, "table_id": at.table_id, "schema_version": version or int(at.version), "row": row}
+
+
+def in_spark(spark: "SparkSession", rows: pa.Table, history: SchemaHistory, parts: int) -> KeyedEvents:
+    """The rows as a batch in parts has them."""
+    keyed = with_keys(rows, history, parts)
+    blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
+    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part"), parts)
 
 
 class Events:
