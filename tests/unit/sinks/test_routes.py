@@ -156,41 +156,6 @@ def test_a_derived_table_has_the_targets_name() -> None:
     ]
 
 
-MERGING = Selection(routes=routes(TableRoute("d", "t", "", "u")))
-
-
-@pytest.mark.parametrize(
-    ("last", "words"),
-    [
-        (job(4, 3, table(11, "u")), "d.t and d.u would both be d.u at the target"),
-        (job(4, 3, table(11, "n")), ""),
-        (job(4, 14, table(10, "n")), ""),
-        (job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select * from `t`"), "the view names t"),
-        (job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select 1"), ""),
-    ],
-)
-def test_two_tables_never_become_one(last: dict[str, object], words: str) -> None:
-    h = history(*MADE, last)
-    decision = decided(steps_of(h)[-1], h, MERGING).decision
-    assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)
-    assert words in decision.why
-
-
-@pytest.mark.parametrize(
-    ("given", "schema", "words"),
-    [
-        (TableRoute("d", "t", "x", ""), "d", "d.t is x.t at the target, and DROP DATABASE d would not drop it"),
-        (TableRoute("d", "t", "e", ""), "e", "the target has d.t in e too"),
-        (TableRoute("d", "", "x", ""), "d", ""),
-    ],
-)
-def test_a_database_is_dropped_only_where_that_drops_its_tables(given: TableRoute, schema: str, words: str) -> None:
-    ids = {"d": 1000, "e": 2000}
-    h = history(*MADE, job(4, 2, schema_id=ids[schema], schema_name=schema))
-    decision = decided(steps_of(h)[-1], h, Selection(routes=routes(given))).decision
-    assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
-
-
 # Lists of columns.
 
 ABC = [column(1, "id", {**INT, "Flag": 4099}), column(2, "a"), column(3, "b")]
@@ -236,21 +201,6 @@ def test_what_changes_other_columns_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "words"),
-    [
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t becomes z, but its list of columns has only one"),
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), column(3, "a")])), "but its list of columns has only one"),
-        (job(4, 14, table(10, "n", ABC)), "have different lists of columns"),
-        (job(4, 20, table(10, "t", ABC)), "the target has no partitions of"),
-        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), ""),
-    ],
-)
-def test_ddls_that_a_list_does_not_allow(last: dict[str, object], words: str) -> None:
-    _, step, _ = listed(last)
-    assert step.decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in step.decision.why
-
-
-@pytest.mark.parametrize(
     ("columns", "words"),
     [(("a", "b"), "the route of d.t lacks the columns id of the primary key"), (("id", "x"), "d.t has no column x"), (("id",), "")],
 )
@@ -284,24 +234,49 @@ def test_a_quoted_column_of_a_condition_is_seen() -> None:
     assert "the values of my col of d.t are converted" in decided(steps_of(h)[-1], h, where).decision.why
 
 
+LIST = Selection(routes=LISTED)
 WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")))
 
 
+TABLE_OF_THREE = (*BASE, job(3, 3, table(10, "t", ABC)))
+
+
+def routed(*route: str) -> Selection:
+    return Selection(routes=routes(TableRoute(*route)))
+
+
+MERGED = routed("d", "t", "", "u")
+
+
 @pytest.mark.parametrize(
-    ("last", "words"),
+    ("selection", "last", "words"),
     [
-        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), "of d.t names a, which the table does not have after this DDL"),
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "of d.t names a, which"),
-        (job(4, 12, table(10, "t", [ABC[0], column(7, "a"), ABC[2]])), "the values of a of d.t are converted"),
-        (job(4, 12, table(10, "t", [ABC[0], ABC[1], column(7, "b")])), ""),
-        (job(4, 5, table(10, "t", [*ABC, column(4, "c")])), ""),
-        (job(4, 14, table(10, "n", ABC)), "have different conditions for rows"),
-        (job(4, 11, table(11, "t", ABC), table_id=10), ""),
+        (MERGED, job(4, 3, table(11, "u")), "d.t and d.u would both be d.u at the target"),
+        (MERGED, job(4, 3, table(11, "n")), ""),
+        (MERGED, job(4, 14, table(10, "n", ABC)), ""),
+        (MERGED, job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select * from `t`"), "the view names t"),
+        (MERGED, job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select 1"), ""),
+        (routed("d", "t", "x", ""), job(4, 2, schema_name="d"), "d.t is x.t at the target, and DROP DATABASE d would not drop it"),
+        (routed("d", "t", "e", ""), job(4, 2, schema_id=2000, schema_name="e"), "the target has d.t in e too"),
+        (routed("d", "", "x", ""), job(4, 2, schema_name="d"), ""),
+        (LIST, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t becomes z, but its list of columns has only one"),
+        (LIST, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), column(3, "a")])), "but its list of columns has only one"),
+        (LIST, job(4, 14, table(10, "n", ABC)), "have different lists of columns"),
+        (LIST, job(4, 20, table(10, "t", ABC)), "the target has no partitions of"),
+        (LIST, job(4, 6, table(10, "t", [ABC[0], ABC[2]])), ""),
+        (WHERE, job(4, 6, table(10, "t", [ABC[0], ABC[2]])), "of d.t names a, which the table does not have after this DDL"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "of d.t names a, which"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], column(7, "a"), ABC[2]])), "the values of a of d.t are converted"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], ABC[1], column(7, "b")])), ""),
+        (WHERE, job(4, 5, table(10, "t", [*ABC, column(4, "c")])), ""),
+        (WHERE, job(4, 14, table(10, "n", ABC)), "have different conditions for rows"),
+        (WHERE, job(4, 11, table(11, "t", ABC), table_id=10), ""),
     ],
 )
-def test_ddls_that_a_condition_does_not_allow(last: dict[str, object], words: str) -> None:
-    h = history(*BASE, job(3, 3, table(10, "t", ABC)), last)
-    decision = decided(steps_of(h)[-1], h, WHERE).decision
+def test_ddls_that_a_route_does_not_allow(selection: Selection, last: dict[str, object], words: str) -> None:
+    """Two tables never become one, a database is dropped only where that drops its tables, and what a list or a condition names stays."""
+    h = history(*TABLE_OF_THREE, last)
+    decision = decided(steps_of(h)[-1], h, selection).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
 
 
