@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_target import dying
 from tests.support.emulated_stream import EmulatedStream
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import Query, asking
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
 MARKS = "apart_marks"
 KEYED = Table("k", (Column("id", "bigint"), Column("v", "int")), ("id",))
 LOG = Table("l", (Column("a", "int"),))
-Query = Callable[[str], list[tuple[Any, ...]]]
 Make = Callable[..., "Place"]
 
 
@@ -44,10 +43,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    drops = ("DROP DATABASE IF EXISTS d", f"DROP DATABASE IF EXISTS {MARKS}", "DROP USER IF EXISTS keeper@'%'")
-    run_sql(mariadb, *drops)
-    yield partial(run_sql, mariadb)
-    run_sql(mariadb, *drops)
+    with asking(mariadb, "d", MARKS) as query:
+        yield query
+        query("DROP USER IF EXISTS keeper@'%'")
 
 
 class Place:
@@ -59,10 +57,7 @@ class Place:
         self.query = query
         self.in_file = config.checkpoint.type == "file"
         self.file = Path(config.data_dir) / "savepoint"
-        ddl = stream.upstream.ddl
-        ddl.create_database("d")
-        for table in (KEYED, LOG):
-            ddl.create_table("d", table)
+        stream.create("d", KEYED, LOG)
         stream.apply()
 
     def add(self, number: int) -> None:
@@ -124,22 +119,19 @@ class Place:
 
 @pytest.fixture
 def place(spark: SparkSession, mariadb: PrivateMariaDB, query: Query, tmp_path: Path) -> Iterator[Make]:
-    made: list[EmulatedStream] = []
+    with ExitStack() as lives:
 
-    def make(kind: str) -> Place:
-        target = mariadb.target()
-        if kind == "account":
-            query("CREATE USER keeper@'%' IDENTIFIED BY 'hush'")
-            query(f"GRANT ALL ON {MARKS}.* TO keeper@'%'")
-        asked = CheckpointConfig(type="file") if kind == "file" else CheckpointConfig(type="mysql", user="keeper", password="hush")
-        apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
-        config = DrainerConfig(target=target, apply=apply, checkpoint=asked, data_dir=str(tmp_path / "data"))
-        made.append(EmulatedStream(spark, config))
-        return Place(made[-1], config, query)
+        def make(kind: str) -> Place:
+            target = mariadb.target()
+            if kind == "account":
+                query("CREATE USER keeper@'%' IDENTIFIED BY 'hush'")
+                query(f"GRANT ALL ON {MARKS}.* TO keeper@'%'")
+            asked = CheckpointConfig(type="file") if kind == "file" else CheckpointConfig(type="mysql", user="keeper", password="hush")
+            apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
+            config = DrainerConfig(target=target, apply=apply, checkpoint=asked, data_dir=str(tmp_path / "data"))
+            return Place(lives.enter_context(EmulatedStream(spark, config)), config, query)
 
-    yield make
-    for one in made:
-        one.restart()
+        yield make
 
 
 KINDS = pytest.mark.parametrize("kind", ["file", pytest.param("account", marks=pytest.mark.slow)])
@@ -325,8 +317,7 @@ def test_another_name_of_the_table_is_in_the_datas_transaction(spark: SparkSessi
     apply = ApplyConfig(checkpoint_schema=MARKS, on_finding="stop")
     config = DrainerConfig(target=mariadb.target(), apply=apply, checkpoint=CheckpointConfig(type="tidb", table="mine"))
     with EmulatedStream(spark, config) as stream:
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", KEYED)
+        stream.create("d", KEYED)
         stream.change(lambda txn: txn.insert("d.k", {"id": 1, "v": 1}))
         stream.apply()
         stream.restart()

@@ -3,8 +3,8 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.private_mysql import NO_PAD_BIN
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import Query, asking
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -29,46 +29,24 @@ MARKS = "filter_marks"
 DATABASES = ("shop", "other", "mart", "mart2", MARKS)
 ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
 KEYLESS = Table("log", (Column("a", "int"), Column("b", "varchar(10)")))
-MODES = {
-    "driver": {},
-    "parts": {"atomic_rows": 1, "parts": 2},
-    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
-}
-Query = Callable[[str], list[tuple[Any, ...]]]
 Make = Callable[..., EmulatedStream]
 
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    drops = [f"DROP DATABASE IF EXISTS {name}" for name in DATABASES]
-    run_sql(mariadb, *drops)
-    yield partial(run_sql, mariadb)
-    run_sql(mariadb, *drops)
+    with asking(mariadb, *DATABASES) as query:
+        yield query
 
 
 @pytest.fixture
 def stream(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Callable[..., EmulatedStream]]:
-    made: list[EmulatedStream] = []
-
-    def make(mode: str = "driver", **more: Any) -> EmulatedStream:
-        made.append(EmulatedStream(spark, settings(mariadb, mode, **more)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.restart()
+    with ExitStack() as lives:
+        yield lambda *mode, **more: lives.enter_context(EmulatedStream(spark, settings(mariadb, *mode, **more)))
 
 
 def settings(mariadb: PrivateMariaDB, mode: str = "driver", **more: Any) -> DrainerConfig:
     apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | MODES[mode] | more)
     return DrainerConfig(target=mariadb.target(), apply=apply)
-
-
-def two_tables(stream: EmulatedStream) -> None:
-    ddl = stream.upstream.ddl
-    ddl.create_database("shop")
-    ddl.create_table("shop", ITEM)
-    ddl.create_table("shop", KEYLESS)
 
 
 def tables_of(query: Query, schema: str) -> list[str]:
@@ -79,9 +57,8 @@ def tables_of(query: Query, schema: str) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_only_the_tables_that_pass_are_there(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, replicate_do_db=("~^SHOP$",), ignore_table=(TableName("shop", "~^LO"),))
-    two_tables(run)
-    run.upstream.ddl.create_database("other")
-    run.upstream.ddl.create_table("other", ITEM)
+    run.create("shop", ITEM, KEYLESS)
+    run.create("other", ITEM)
 
     def both(txn: Any) -> None:
         for number in range(1, 6):
@@ -103,7 +80,7 @@ def test_only_the_tables_that_pass_are_there(mode: str, stream: Make, query: Que
 @pytest.mark.parametrize("mode", MODES)
 def test_the_checkpoint_moves_when_everything_is_filtered(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, replicate_do_table=(TableName("nothing", "t"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     for number in range(1, 4):
         last = run.change(lambda txn, n=number: txn.insert("shop.item", {"id": n, "v": n}))
         report = run.apply()
@@ -119,7 +96,7 @@ def test_the_checkpoint_moves_when_everything_is_filtered(mode: str, stream: Mak
 def test_rows_that_do_not_pass_are_not_even_keyed(mode: str, stream: Make, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their images may be damaged: nobody reads them."""
     run = stream(mode, ignore_table=(TableName("shop", "log"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.apply()
     txn = run.upstream.begin()
     txn.insert("shop.item", {"id": 1, "v": 1})
@@ -137,7 +114,7 @@ def test_rows_that_do_not_pass_are_not_even_keyed(mode: str, stream: Make, query
 @pytest.mark.parametrize("mode", MODES)
 def test_a_transaction_is_left_out_by_its_commit_ts(mode: str, stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream(mode)
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.apply()
     skipped = run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": 1}) for n in (1, 2)])
     run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": 1}) for n in (3, 4)])
@@ -159,7 +136,7 @@ def rule(*events: str, sql: tuple[str, ...] = ()) -> dict[str, Any]:
 @pytest.mark.parametrize("mode", MODES)
 def test_deletes_are_left_out_by_a_rule(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, **rule("delete"))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in (1, 2, 3)] + [txn.insert("shop.log", {"a": 1, "b": "x"})])
     run.apply()
     handle = next(iter(run.upstream.rows("shop.log")))
@@ -170,7 +147,7 @@ def test_deletes_are_left_out_by_a_rule(mode: str, stream: Make, query: Query) -
 
 def test_a_ddl_that_a_rule_leaves_out_freezes_its_table(stream: Make, query: Query) -> None:
     run = stream(**rule("drop table", sql=("ADD COLUMN.*secret",)), ddl_policy="skip", on_finding="record")
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
     run.upstream.ddl.add_column("shop.item", Column("secret", "int"))
     run.upstream.ddl.add_column("shop.item", Column("w", "int"))
@@ -186,7 +163,7 @@ def test_a_ddl_that_a_rule_leaves_out_freezes_its_table(stream: Make, query: Que
 
 def test_a_table_that_leaves_the_filter_goes_and_one_that_comes_in_is_refused(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream(ignore_table=(TableName("shop", "~^_"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     ddl = run.upstream.ddl
     ddl.create_table("shop", dataclasses.replace(ITEM, name="_item_new"))
     run.change(lambda txn: (txn.insert("shop.item", {"id": 1, "v": 1}), txn.insert("shop._item_new", {"id": 1, "v": 1})))
@@ -213,7 +190,7 @@ def test_a_table_that_leaves_the_filter_goes_and_one_that_comes_in_is_refused(st
 @pytest.mark.parametrize("policy", ["skip", "quarantine"])
 def test_a_table_that_comes_in_has_no_rows_where_its_ddl_is_skipped(policy: str, stream: Make, query: Query) -> None:
     run = stream(ignore_table=(TableName("shop", "~^_"),), ddl_policy=policy, on_finding="record")
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     ddl = run.upstream.ddl
     ddl.create_table("shop", dataclasses.replace(ITEM, name="_new"))
     run.apply()
@@ -228,7 +205,7 @@ def test_files_hold_what_passes(spark: SparkSession, tmp_path: Path) -> None:
     apply = ApplyConfig(db_type="file", ignore_table=(TableName("shop", "log"),), **rule("delete", "drop table"))
     config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
     with EmulatedStream(spark, config) as run:
-        two_tables(run)
+        run.create("shop", ITEM, KEYLESS)
         run.change(lambda txn: (txn.insert("shop.item", {"id": 1, "v": 1}), txn.insert("shop.log", {"a": 1, "b": "x"})))
         run.change(lambda txn: txn.delete("shop.item", 1))
         run.upstream.ddl.drop_table("shop.item")
@@ -248,10 +225,9 @@ ROUTED = {"routes": (TableRoute("shop", "item", "mart", "thing"), TableRoute("ot
 def test_tables_have_other_names_at_the_target(mode: str, stream: Make, query: Query) -> None:
     query("CREATE DATABASE mart")
     run = stream(mode, **ROUTED)
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
+    run.create("other", dataclasses.replace(ITEM, name="a"))
     ddl = run.upstream.ddl
-    ddl.create_database("other")
-    ddl.create_table("other", dataclasses.replace(ITEM, name="a"))
     run.change(lambda txn: [txn.insert(name, {"id": n, "v": n}) for n in (1, 2, 3) for name in ("shop.item", "other.a")])
     run.apply()
     run.change(lambda txn: (txn.update("shop.item", 1, {"v": 9}), txn.delete("other.a", 2), txn.insert("shop.log", {"a": 1, "b": "x"})))
@@ -276,7 +252,7 @@ def test_tables_have_other_names_at_the_target(mode: str, stream: Make, query: Q
 
 def test_a_table_that_would_join_another_one_is_refused(stream: Make, query: Query) -> None:
     run = stream(routes=(TableRoute("shop", "item", "", "log2"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.apply()
     run.upstream.ddl.create_table("shop", dataclasses.replace(ITEM, name="log2"))
     with pytest.raises(DdlRefused, match=r"shop\.item and shop\.log2 would both be shop\.log2 at the target"):
@@ -285,7 +261,7 @@ def test_a_table_that_would_join_another_one_is_refused(stream: Make, query: Que
 
 def test_a_span_in_parts_is_finished_by_the_filters_it_was_begun_with(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream("parts")
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.apply()
     run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in range(1, 9)])
     with dying("before-deletes"):
@@ -311,10 +287,9 @@ def test_a_span_in_parts_is_finished_by_the_filters_it_was_begun_with(stream: Ma
 def test_only_some_columns_are_there(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "wide", columns=("ID", "v")), TableRoute("shop", "loose", columns=("a",))))
     ddl = run.upstream.ddl
-    ddl.create_database("shop")
     columns = (Column("name", "varchar(20)"), Column("id", "bigint"), Column("v", "int"), Column("secret", "int", not_null=True))
-    ddl.create_table("shop", Table("wide", columns, ("id",), unique=(("name",),)))
-    ddl.create_table("shop", Table("loose", (Column("a", "int"), Column("b", "int"))))
+    loose = Table("loose", (Column("a", "int"), Column("b", "int")))
+    run.create("shop", Table("wide", columns, ("id",), unique=(("name",),)), loose)
 
     def fill(txn: Any) -> None:
         for n in range(1, 5):
@@ -347,9 +322,7 @@ WHERE = "price >= 10 AND kind IN ('a', 'ä') AND (at IS NULL OR at < timestamp'2
 @pytest.mark.parametrize("mode", ["driver", "parts"])
 def test_rows_that_cross_a_condition_come_and_go(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "priced", "", "dear", ("id", "price"), WHERE),))
-    ddl = run.upstream.ddl
-    ddl.create_database("shop")
-    ddl.create_table("shop", Table("priced", PRICED, ("id",)))
+    run.create("shop", Table("priced", PRICED, ("id",)))
 
     def put(txn: Any, number: int, price: str, kind: str = "a", at: str | None = None) -> None:
         txn.insert("shop.priced", {"id": number, "price": Decimal(price), "kind": kind, "at": at})
@@ -381,7 +354,7 @@ def test_rows_that_cross_a_condition_come_and_go(mode: str, stream: Make, query:
 @pytest.mark.parametrize("mode", ["driver", "parts"])
 def test_a_condition_on_rows_without_a_key(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "log", where="a > 1"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: [txn.insert("shop.log", {"a": a, "b": "x"}) for a in (1, 2, 2, 3)])
     run.apply()
     by_value = sorted(run.upstream.rows("shop.log").items(), key=lambda one: one[1]["a"])
@@ -401,7 +374,7 @@ WRONG_WHERE = [
 
 def test_a_route_that_cannot_be_right_is_refused_at_start(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream()
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.apply()
     wrong = [
         (TableRoute("shop", "item", "", "log"), r"shop\.item and shop\.log would both be shop\.log.*Give each table a name of its own"),
@@ -417,7 +390,7 @@ def test_a_route_that_cannot_be_right_is_refused_at_start(stream: Make, query: Q
 @pytest.mark.parametrize(("where", "words"), [("v > rand()", AGAIN), ("w > 1", "is not valid for the table at schema version.*w")])
 def test_a_condition_of_a_table_that_comes_later_is_checked_before_its_rows(where: str, words: str, stream: Make, query: Query) -> None:
     run = stream(routes=(TableRoute("shop", "item", where=where),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
     with pytest.raises(ConfigError, match=f"where of shop\\.item.*{words}"):
         run.apply()
@@ -426,8 +399,7 @@ def test_a_condition_of_a_table_that_comes_later_is_checked_before_its_rows(wher
 
 def test_rows_without_a_column_that_a_condition_needs_are_not_judged(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream(routes=(TableRoute("shop", "wide", where="v > 1"),))
-    run.upstream.ddl.create_database("shop")
-    run.upstream.ddl.create_table("shop", Table("wide", (Column("id", "bigint"), Column("v", "int"), Column("w", "int")), ("id",)))
+    run.create("shop", Table("wide", (Column("id", "bigint"), Column("v", "int"), Column("w", "int")), ("id",)))
     run.change(lambda txn: [txn.insert("shop.wide", {"id": n, "v": n, "w": 0}) for n in (1, 2, 3)])
     run.apply()
     dropping = run.upstream.ddl.start("shop.wide", online.drop_column("v"))
@@ -451,7 +423,7 @@ def test_rows_without_a_column_that_a_condition_needs_are_not_judged(stream: Mak
 @pytest.mark.parametrize("mode", ["driver", "parts"])
 def test_a_frozen_table_keeps_the_condition_of_its_name(mode: str, stream: Make, query: Query) -> None:
     run = stream(mode, routes=(TableRoute("shop", "item", "", "dear", where="v > 1"),), ddl_policy="skip", on_finding="record")
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in (1, 2, 3)])
     run.upstream.ddl.rename("shop.item", "shop.free")  # refused: shop.free has no condition
     run.change(lambda txn: (txn.insert("shop.free", {"id": 4, "v": 0}), txn.insert("shop.free", {"id": 5, "v": 5})))
@@ -462,7 +434,7 @@ def test_a_frozen_table_keeps_the_condition_of_its_name(mode: str, stream: Make,
 
 def test_a_listed_column_can_be_renamed(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream(routes=(TableRoute("shop", "item", columns=("id", "v")),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: txn.insert("shop.item", {"id": 1, "v": 1}))
     run.upstream.ddl.alter("shop.item", online.rename_column("v", "w"))
     run.change(lambda txn: txn.insert("shop.item", {"id": 2, "w": 2}))
@@ -481,7 +453,7 @@ def test_a_listed_column_can_be_renamed(stream: Make, query: Query, mariadb: Pri
 
 def test_a_condition_follows_a_renamed_column(stream: Make, query: Query, mariadb: PrivateMariaDB) -> None:
     run = stream(routes=(TableRoute("shop", "item", where="v > 1"),))
-    two_tables(run)
+    run.create("shop", ITEM, KEYLESS)
     run.change(lambda txn: [txn.insert("shop.item", {"id": n, "v": n}) for n in (1, 2)])
     run.upstream.ddl.alter("shop.item", online.rename_column("v", "w"))
     run.change(lambda txn: (txn.insert("shop.item", {"id": 3, "w": 3}), txn.update("shop.item", 2, {"w": 0})))

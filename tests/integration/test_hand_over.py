@@ -6,8 +6,8 @@ The other Drainer is played by statements: those that it had executed before it 
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,32 +19,24 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import Query, asking
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
 MARKS = "handed_marks"
-MODES: dict[str, dict[str, Any]] = {
-    "driver": {},
-    "parts": {"atomic_rows": 1, "parts": 2},
-    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
-}
 KEYED = Table("k", (Column("id", "bigint"), Column("v", "int")), ("id",))
 UNIQUE = Table("u", (Column("id", "bigint"), Column("a", "int")), ("id",), unique=(("a",),))
 LOG = Table("l", (Column("a", "int"), Column("b", "int")))
 MADE = Table("m", (Column("id", "bigint"),), ("id",))
-Query = Callable[[str], list[tuple[Any, ...]]]
 Make = Callable[..., "Handed"]
 
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    drops = [f"DROP DATABASE IF EXISTS {name}" for name in ("d", MARKS)]
-    run_sql(mariadb, *drops)
-    yield partial(run_sql, mariadb)
-    run_sql(mariadb, *drops)
+    with asking(mariadb, "d", MARKS) as query:
+        yield query
 
 
 @dataclass
@@ -82,24 +74,19 @@ class Handed:
 
 @pytest.fixture
 def handed(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Make]:
-    made: list[EmulatedStream] = []
+    with ExitStack() as lives:
 
-    def make(**more: Any) -> Handed:
-        apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | more)
-        made.append(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)))
-        return Handed(made[-1], query, {})
+        def make(**more: Any) -> Handed:
+            apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | more)
+            return Handed(lives.enter_context(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply))), query, {})
 
-    yield make
-    for one in made:
-        one.restart()
+        yield make
 
 
 def begun(handed: Handed) -> int:
     """Tables with rows, upstream and in the target; the commit_ts up to which both are the same."""
-    ddl, query = handed.stream.upstream.ddl, handed.query
-    ddl.create_database("d")
-    for table in (KEYED, UNIQUE, LOG):
-        ddl.create_table("d", table)
+    query = handed.query
+    handed.stream.create("d", KEYED, UNIQUE, LOG)
     query("CREATE DATABASE d")
     query("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)")
     query("CREATE TABLE d.u (id bigint PRIMARY KEY, a int, UNIQUE KEY u1 (a))")
@@ -389,8 +376,7 @@ def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, ma
     apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     config = DrainerConfig(target=mariadb.target(), apply=apply)
     with EmulatedStream(spark, config) as stream:
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", LOG)
+        stream.create("d", LOG)
         handles: list[Any] = []
         for round_ in range(3):
             stream.change(lambda txn: handles.extend([txn.insert("d.l", {"a": 1, "b": 2}) for _ in range(3)]))
@@ -411,8 +397,7 @@ def test_columns_that_are_reset_are_named(
 ) -> None:
     apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", KEYED)
+        stream.create("d", KEYED)
         stream.change(lambda txn: [txn.insert("d.k", {"id": n, "v": n}) for n in range(4)])
         stream.apply()
         assert "only the target has" not in caplog.text

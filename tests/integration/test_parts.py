@@ -284,8 +284,7 @@ def test_few_rows_that_are_big_are_applied_in_parts_too(
     apply = ApplyConfig(checkpoint_schema=SCHEMA, parts=2)
     drop(mariadb)
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
-        stream.upstream.ddl.create_database(DATABASE)
-        stream.upstream.ddl.create_table(DATABASE, doc)
+        stream.create(DATABASE, doc)
         stream.apply()
         in_parts = {}
         for size in (4, 4000):

@@ -1,11 +1,16 @@
 """What a server's tables hold, as the server shows it."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+
+Query = Callable[..., list[tuple[Any, ...]]]
 
 
 def run_sql(server: PrivateMariaDB, *statements: str) -> list[tuple[Any, ...]]:
@@ -14,6 +19,15 @@ def run_sql(server: PrivateMariaDB, *statements: str) -> list[tuple[Any, ...]]:
         for statement in statements:
             cursor.execute(statement)
         return list(cursor.fetchall())
+
+
+@contextmanager
+def asking(server: PrivateMariaDB, *databases: str) -> Iterator[Query]:
+    """Runs statements; these databases are there neither before nor afterwards."""
+    drops = [f"DROP DATABASE IF EXISTS {name}" for name in databases]
+    run_sql(server, *drops)
+    yield partial(run_sql, server)
+    run_sql(server, *drops)
 
 
 def refusing(table: str, condition: str) -> tuple[str, ...]:
