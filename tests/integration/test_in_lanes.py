@@ -104,38 +104,54 @@ SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
 BATCHES = [2, 50, 30]
 
 
-def run_process(place: Place, seed: str, env: dict[str, str], cuts: list[int] | None = None, **settings: Any) -> Ended:
-    return run(Task(place.server.target(), seed, BATCHES, cuts, settings), env)
+def killed(place: Place, seed: str, point: str, **settings: Any) -> Ended:
+    """A process of the history ``seed`` that dies at a point."""
+    ended = run(Task(place.server.target(), seed, BATCHES, None, settings), {failpoints.DIE: point})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    return ended
 
 
-POINTS = (
-    [("before-rows-commit", n) for n in (1, 4, 17)] + [("after-rows-commit", n) for n in (2, 9, 23)] + [("before-downstream-commit", 2)]
-)
-QUICK = {("before-rows-commit-4", "same"), ("after-rows-commit-9", "other settings"), ("before-downstream-commit-2", "other settings")}
+def finished(place: Place, seed: str, cuts: list[int] | None = None, **settings: Any) -> str:
+    """One that ends well; what it said."""
+    ended = run(Task(place.server.target(), seed, BATCHES, cuts, settings), {})
+    assert ended.returncode == 0, ended.stderr
+    assert '"consistent":true' in place.checkpoint()
+    return ended.stderr
+
+
+POINTS = [
+    *(("before-rows-commit", n) for n in (1, 4, 17)),
+    *(("after-rows-commit", n) for n in (2, 9, 23)),
+    ("before-downstream-commit", 2),
+]
+QUICK = {("before-rows-commit:4", "same"), ("after-rows-commit:9", "other settings"), ("before-downstream-commit:2", "other settings")}
 """In ``make test`` each point once, and each restart."""
 RESTARTED: dict[str, dict[str, Any]] = {"same": SETTINGS, "other settings": {"worker_count": 7, "txn_batch": 5}}
 
 
 @pytest.mark.parametrize(
-    ("point", "number", "restarted"),
+    ("point", "before", "restarted"),
     [
-        pytest.param(*point, settings, id=f"{place}-{name}", marks=() if (place, name) in QUICK else SLOW)
-        for point in POINTS
-        for place in [f"{point[0]}-{point[1]}"]
-        for name, settings in RESTARTED.items()
+        *(
+            pytest.param(place, SETTINGS, settings, id=f"{place}-{name}", marks=() if (place, name) in QUICK else SLOW)
+            for place in (f"{point}:{number}" for point, number in POINTS)
+            for name, settings in RESTARTED.items()
+        ),
+        *(
+            pytest.param(f"{point}:2", {"net_change": True}, {"net_change": True}, id=f"{point}-net changes")
+            for point in ("before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit")
+        ),
     ],
 )
-def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point: str, number: int, restarted: dict[str, Any]) -> None:
+def test_a_killed_process_leaves_each_operation_applied_once(
+    place: Place, point: str, before: dict[str, Any], restarted: dict[str, Any]
+) -> None:
     """Rows without a key included: nothing would repair them if one was applied twice or not at all."""
     history, _, _ = made(point, BATCHES)
     place.create(*worlds())
-    killed = run_process(place, point, {failpoints.DIE: f"{point}:{number}"}, **SETTINGS)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    finished = run_process(place, point, {}, **restarted)
-    assert finished.returncode == 0, finished.stderr
-    assert "safe mode" not in finished.stderr
+    killed(place, point, point, **before)
+    assert "safe mode" not in finished(place, point, **restarted)
     assert place.rows(*worlds()) == history.expected()
-    assert '"consistent":true' in place.checkpoint()
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=SLOW if seed != 1 else ()) for seed in range(6)])
@@ -143,18 +159,15 @@ def test_other_spans_are_mended_in_safe_mode(place: Place, seed: int) -> None:
     """After the crash the same binlogs come in other batches: rows with a key are exact, and the tables of others are named."""
     history, events, ends = made(str(seed), BATCHES)
     place.create(*worlds())
-    killed = run_process(place, str(seed), {failpoints.DIE: f"after-rows-commit:{5 + 3 * seed}"}, **SETTINGS)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(place, str(seed), f"after-rows-commit:{5 + 3 * seed}", **SETTINGS)
     assert '"consistent":false' in place.checkpoint()
     stamps = sorted(set(events.column("commit_ts").to_pylist()))
     cuts = sorted({*random.Random(seed).sample(stamps, 4), ends[-1]})
-    finished = run_process(place, str(seed), {}, cuts, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    said = finished(place, str(seed), cuts, **SETTINGS)
     found, wanted = place.rows(*worlds()), history.expected()
     assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
-    assert '"consistent":true' in place.checkpoint()
-    if "safe mode" in finished.stderr:
-        assert "Compare these tables with the upstream afterwards" in finished.stderr
+    if "safe mode" in said:
+        assert "Compare these tables with the upstream afterwards" in said
     else:
         assert found == wanted
 
@@ -163,15 +176,13 @@ def test_a_kill_in_safe_mode_stays_in_safe_mode(place: Place) -> None:
     """The second life has other operations than the first (as with another filter), the third the same as the second."""
     history, _, _ = made("twice", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "twice", {failpoints.DIE: "after-rows-commit:40"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "twice", "after-rows-commit:40", **SETTINGS)
     place.query(f"UPDATE {SCHEMA}.spark_state SET value = REPLACE(value, 'groups-', 'groups-3-of other operations-')")
-    again = run_process(place, "twice", {failpoints.DIE: "after-rows-commit:3"}, **SETTINGS)
-    assert again.returncode == -signal.SIGKILL and "safe mode" in again.stderr
+    assert "safe mode" in killed(place, "twice", "after-rows-commit:3", **SETTINGS).stderr
     assert place.query(f"SELECT MIN(value LIKE '%true%'), MIN(value LIKE '%:0}}') FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [
         (1, 0)
     ]
-    finished = run_process(place, "twice", {}, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    finished(place, "twice", **SETTINGS)
     found, wanted = place.rows(*worlds()), history.expected()
     assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
 
@@ -373,31 +384,20 @@ def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed:
     assert place.rows(*tables) == history.expected()
 
 
-@pytest.mark.parametrize("point", ["before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit"])
-def test_a_killed_process_leaves_net_changes_applied_once(place: Place, point: str) -> None:
-    history, _, _ = made("net", BATCHES)
-    place.create(*worlds())
-    assert run_process(place, "net", {failpoints.DIE: f"{point}:2"}, net_change=True).returncode == -signal.SIGKILL
-    finished = run_process(place, "net", {}, net_change=True)
-    assert finished.returncode == 0, finished.stderr
-    assert place.rows(*worlds()) == history.expected()
-
-
 @pytest.mark.shows("spark.net-change")
 def test_net_changes_come_after_an_open_span(place: Place) -> None:
     """Who switches to net changes after a crash gets the open span finished as it was begun."""
     history, events, ends = made("net", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "net", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
-    finished = run_process(place, "net", {}, net_change=True, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    killed(place, "net", "after-rows-commit:9", **SETTINGS)
+    finished(place, "net", net_change=True, **SETTINGS)
     assert place.rows(*worlds()) == history.expected()
 
 
 def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place) -> None:
     history, _, _ = made("moved", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "moved", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "moved", "after-rows-commit:9", **SETTINGS)
     for world in worlds():
         place.query(f"DELETE FROM d.{world.at.name}")
     place.query(
@@ -406,8 +406,7 @@ def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place
     assert place.opened(**SETTINGS)[1].progress.unfinished is None
     assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [(0,)]
     place.close()
-    finished = run_process(place, "moved", {}, **SETTINGS)
-    assert finished.returncode == 0 and "safe mode" not in finished.stderr, finished.stderr
+    assert "safe mode" not in finished(place, "moved", **SETTINGS)
     assert place.rows(*worlds()) == history.expected()
 
 
@@ -485,7 +484,7 @@ def test_an_open_span_is_unfinished_and_read_again_as_it_was(place: Place, spark
     """As ``BatchApplier.replay`` does it; the limit of what the driver fetches at a time does not cut it."""
     history, events, ends = made("unfinished", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "unfinished", {failpoints.DIE: "after-rows-commit:12"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "unfinished", "after-rows-commit:12", **SETTINGS)
     sink, opened = place.opened(atomic_rows=10, net_change=net_change, **SETTINGS)
     span = opened.progress.unfinished
     assert span is not None and (span.after_ts, span.upto_ts) == (ends[0], ends[1])
