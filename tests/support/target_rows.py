@@ -44,3 +44,9 @@ def rows_of(server: PrivateMariaDB, table: str) -> Counter[tuple[bytes | None, .
         for block in blocks:
             found.update(zip(*(column.to_pylist() for column in block), strict=True))
     return found
+
+
+def balances_of(server: PrivateMariaDB) -> dict[tuple[str, int], int]:
+    """Of the case ``bank``: (table, id) -> balance."""
+    halves = (f"SELECT '{table}', id, balance FROM g_bank.{table}" for table in ("checking", "savings"))
+    return {(table, row_id): balance for table, row_id, balance in run_sql(server, " UNION ALL ".join(halves))}
