@@ -95,20 +95,22 @@ class LakeScene:
             self.play(sink, end)
             eventually(lambda: followed_ts(sink) == sink.commit_ts)
 
-    def run(self, lake: Path, *ends: int) -> None:
-        """A life of a writer."""
+    def run(self, lake: Path, *ends: int) -> Path:
+        """A life of a writer; the lake."""
         sink = self.sink(lake)
         try:
             self.play(sink, *ends)
         finally:
             sink.close()
+        return lake
 
-    def moments(self, lake: Path, *ends: int) -> None:
-        """A life of a writer, with a moment at each of ``ends``, at which there are changes but at the last one."""
+    def moments(self, lake: Path, *ends: int) -> Path:
+        """Likewise, with a moment at each of ``ends``, at which there are changes but at the last one."""
         sink = self.sink(lake)
         self.follow(sink, *ends[:-1])
         self.play(sink, ends[-1])
         sink.close()
+        return lake
 
 
 def followed_ts(sink: LakeSink) -> int:
