@@ -81,7 +81,7 @@ def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     [
         ({"ddl_policy": "skip"}, "skipped", "policy"),
         ({"ddl_policy": "quarantine"}, "quarantined", "policy"),
-        ({"ignore_txn_commit_ts": (40,)}, "done", "ignored"),
+        ({"ignore_txn_commit_ts": (40,)}, "skipped", "ignored"),
     ],
 )
 def test_settings_that_go_on_say_so(session: Session, more: dict[str, Any], state: str, how: str) -> None:
