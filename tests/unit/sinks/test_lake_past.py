@@ -70,6 +70,23 @@ def row(
 ROWS = pa.schema([(name, pa.int64() if isinstance(value, int) else pa.string()) for name, value in row(1, 0).items()])
 
 
+@pytest.mark.parametrize(
+    ("rows", "gone"),
+    [
+        ([], []),
+        ([row(1, 0.9), row(2, 0.8), row(3, 0.7)], []),
+        ([row(1, 5.1), row(2, 4.8), row(3, 4.6), row(4, 4.2), row(5, 3.5)], [2, 3]),
+        ([row(1, 5.1), row(2, 4.8), row(3, 4.6, version=10), row(4, 4.4, version=10), row(5, 4.2, version=10), row(6, 2)], [4]),
+        ([row(1, 30), row(2, 29), row(3, 28), row(4, 23)], [1, 2]),
+        ([row(1, 30, job="{}"), row(2, 29), row(3, 28), row(4, 23)], [2]),
+        ([row(1, 30)], []),
+        ([row(1, 30), row(2, 29, state="dropped")], [1, 2]),
+        ([row(1, 30), row(2, 23, state="dropped")], []),
+        ([row(1, 30), row(2, 29, state="stale")], [1]),
+        ([row(1, 4.8), row(2, 4.7, 8), row(3, 4.6), row(4, 4.5, 8), row(5, 4.4), row(6, 4.3, 8)], [3, 4]),
+        ([row(1, 30), row(2, 29, version=10), row(3, 28, version=11)], [1, 2]),
+    ],
+)
 def test_which_rows_are_kept(rows: list[dict[str, Any]], gone: list[int]) -> None:
     """Of 24 hours: those of the last hour, the last one of each hour, those beside a DDL; before them what they need."""
     assert outlived(pa.Table.from_pylist(rows[::-1], schema=ROWS), NOW, NOW - 24 * HOUR) == gone
