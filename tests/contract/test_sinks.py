@@ -1,35 +1,24 @@
-"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic, in a lake and in memory."""
+"""One suite over every target: what ``sinks.sink`` promises, on a real MariaDB, also row by row, in files, in a topic and in a lake."""
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas.binlogfile import walk
 from pyspark_tidb_binlog.schemas.codec.datum import as_integer, take_datum
 from pyspark_tidb_binlog.schemas.codec.number import Cursor
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, LeaseLost, ReplicationError
-from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld, ReplicationError
+from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.proto import secondary_binlog_pb2 as slave
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.batch import wanted, without
-from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.fold import fold
-from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, row_identities
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.file.file_sink import FileTarget, file_sink
 from pyspark_tidb_binlog.sinks.kafka.kafka_sink import kafka_sink
@@ -38,130 +27,14 @@ from pyspark_tidb_binlog.sinks.mysql import lease_guard
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.relay.relay_log import RelayLog, RelayStream
 from pyspark_tidb_binlog.sinks.relay.relayed_sink import RelayedSink, RelaySettings
-from pyspark_tidb_binlog.sinks.sink import DdlResult, Opened, Sink, TargetProgress
+from pyspark_tidb_binlog.sinks.sink import Sink
 from pyspark_tidb_binlog.sinks.translate.message_sink import MessageSettings
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.fakes.memory_topic import MemoryTopic
 from tests.support.lake_rows import ledger_of, net_rows
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import run_sql
-
-Rows = Mapping[tuple[int, bytes], tuple[object, ...]]
-"""By table id and identity."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that is committed."""
-
-    commit_ts: int | None = None
-    schema_version: int = 0
-    rows: Rows = field(default_factory=dict)
-    jobs: frozenset[int] = frozenset()
-
-
-class Memory:
-    """One target, and who has its lease."""
-
-    def __init__(self) -> None:
-        self.identity = str(uuid.uuid4())
-        self.state = State()
-        self.holder: MemorySink | None = None
-
-
-class MemorySink(Sink):
-    """One life of one stream, in memory. A commit replaces the whole state, so a step is in it or not. Rows are found by identity alone."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._commit_ts = 0
-
-    def open(self, begin: Callable[[str, int | None], int], history: Callable[[], SchemaHistory]) -> Opened:
-        if self._memory.holder is not None:
-            raise LeaseHeld("another Drainer writes to this memory")
-        self._memory.holder = self
-        state = self._memory.state
-        self._commit_ts = begin(self._memory.identity, state.commit_ts)
-        version = state.schema_version or history().version_at(self._commit_ts)
-        if state.commit_ts is None:
-            self._commit(replace(state, commit_ts=self._commit_ts, schema_version=version))
-        progress = TargetProgress(self._commit_ts, True, version, None, known=state.commit_ts is not None)
-        return Opened(progress, AppliedJobs(version, state.jobs), {})
-
-    def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
-        with clock.timed(Stage.APPLY, "write"):
-            state = self._next(step.after_ts, step.upto_ts)
-            done = 0
-            if state.commit_ts != step.upto_ts or step.after_ts == step.upto_ts:
-                changed, done = changed_rows(wanted(rows, step.gone, step.left_out), step.tables, state.rows)
-                self._commit(replace(state, commit_ts=step.upto_ts, schema_version=step.applied.version, rows=changed))
-        self._commit_ts = step.upto_ts
-        return Written(done)
-
-    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
-        return self.apply(without(events.rows_in((step.after_ts, step.upto_ts)), "commit_ts", skipped_ts), step, clock)
-
-    def apply_ddl(self, step: DdlStep, history: SchemaHistory, frozen: FrozenTables) -> DdlResult:
-        state = self._next(self._commit_ts, step.commit_ts)
-        version = max(state.schema_version, step.applied.version)
-        self._commit(replace(state, commit_ts=step.commit_ts, schema_version=version, jobs=state.jobs | {step.job.id}))
-        self._commit_ts = step.commit_ts
-        return DdlResult()
-
-    def silent_losses(self, history: SchemaHistory, after_version: int, upto_version: int) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        if self._memory.holder is self:
-            self._memory.holder = None
-
-    @property
-    def commit_ts(self) -> int:
-        return self._commit_ts
-
-    @property
-    def target(self) -> str:
-        return self._memory.identity
-
-    @property
-    def lost(self) -> LeaseLost | None:
-        return None if self._memory.holder is self else LeaseLost("another Drainer writes to this memory")
-
-    @property
-    def waited(self) -> None:
-        return None
-
-    def _next(self, after_ts: int, upto_ts: int) -> State:
-        if self.lost is not None:
-            raise self.lost
-        state = self._memory.state
-        if state.commit_ts not in (after_ts, upto_ts):
-            raise ApplyError(f"cannot apply ({after_ts}, {upto_ts}]: the target stands at {state.commit_ts}")
-        return state
-
-    def _commit(self, state: State) -> None:
-        self._memory.state = state
-
-
-def changed_rows(events: pa.Table, tables: Mapping[int, TableAt], before: Rows) -> tuple[Rows, int]:
-    """``before`` after ``events``, and how many rows were removed or written."""
-    if not events.num_rows:
-        return before, 0
-    keys = row_identities(events, tables)
-    events = events.append_column("key", keys)
-    columns, rows, done = EventColumns(events), dict(before), 0
-    for changes in fold(events):
-        table = tables[changes.table_id]
-        for place in (*changes.removed.tolist(), *changes.before.tolist()):
-            done += rows.pop((changes.table_id, keys[place].as_py()), None) is not None
-        places = np.concatenate([changes.after, changes.added])
-        images = decode.new_images(table, columns.ops[places], columns.rows_at(places), columns.versions[places])
-        values = zip(*(images.column(n).to_pylist() for n in range(len(table.info.columns))), strict=True)
-        for place, row in zip(places.tolist(), values, strict=True):
-            rows[changes.table_id, keys[place].as_py()] = row
-            done += 1
-    return rows, done
-
 
 Row = tuple[int, ...]
 
@@ -212,7 +85,7 @@ HISTORY: SchemaHistory = history(
     database(1, "sunk"),
     job(2, 3, table(10, "t", COLUMNS), query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)", schema_name="sunk"),
 )
-INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
+T = HISTORY.table_at(10, 2)
 BEGIN = 5
 FIRST_ROWS = 25
 """Just behind the last DDL, whose commit_ts is 20."""
@@ -227,17 +100,6 @@ class World(Protocol):
     def sink(self, drainer: str = "drainer") -> Sink: ...
 
     def rows(self) -> list[tuple[int, ...]]: ...
-
-
-class InMemory:
-    def __init__(self) -> None:
-        self.memory = Memory()
-
-    def sink(self, drainer: str = "drainer") -> Sink:
-        return MemorySink(self.memory)
-
-    def rows(self) -> list[tuple[int, ...]]:
-        return sorted(self.memory.state.rows.values())  # type: ignore[arg-type]
 
 
 class InMariaDB:
@@ -312,10 +174,9 @@ class InLake:
         return sorted((row["id"], row["v"]) for row in net_rows(ledger_of(self.directory)).get("sunk.t", []))
 
 
-@pytest.fixture(params=["mariadb", "rows", "relayed", "memory", "file", "kafka", "lake"])
+@pytest.fixture(params=["mariadb", "rows", "relayed", "file", "kafka", "lake"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     worlds: dict[str, Callable[[], World]] = {
-        "memory": InMemory,
         "file": lambda: InFiles(tmp_path),
         "kafka": lambda: InTopic(tmp_path),
         "lake": lambda: InLake(tmp_path),
@@ -351,17 +212,8 @@ def ddls() -> list[DdlStep]:
 
 
 def rows_of(commit_ts: int, *changes: Change) -> pa.Table:
-    def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
-        op, row = Op.UPDATE, b""
-        if old is None and new is not None:
-            op, row = Op.INSERT, encode_insert(INFO, new, new[1])
-        elif new is None and old is not None:
-            op, row = Op.DELETE, encode_delete(INFO, old)
-        elif old is not None and new is not None:
-            row = encode_update(INFO, old, new)
-        return {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
-
-    return pa.Table.from_pylist([event(seq, *change) for seq, change in enumerate(changes)], schema=ROW_EVENT)
+    events = [row_event(T, commit_ts, seq, old, new) for seq, (old, new) in enumerate(changes)]
+    return pa.Table.from_pylist(events, schema=ROW_EVENT)
 
 
 def step_of(after_ts: int, upto_ts: int, rows: pa.Table) -> RowsStep:
@@ -495,9 +347,7 @@ def test_an_empty_step_moves_the_record(world: World, opened: Callable[..., Sink
 def test_parts_are_one_step_too_however_often(world: World, opened: Callable[..., Sink], spark: "SparkSession") -> None:
     at = made(opened())
     rows = rows_of(30, *((None, {1: n, 2: n}) for n in range(1, 50)))
-    numbered = with_keys(rows, HISTORY, 3)
-    blocks = [b for part in range(3) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(3, "part"), 3)
+    events = in_spark(spark, rows, HISTORY, 3)
     skipped = rows_of(28, (None, {1: 99, 2: 99}))
     for _ in range(2):
         sink = opened()

@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,14 +25,14 @@ def history(*jobs: dict[str, Any]) -> SchemaHistory:
     return made
 
 
-def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+def steps_of(h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({})) -> list[DdlStep]:
     test = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0].removeprefix("tests/integration/")
     jobs = next((jobs for known, jobs in _jobs if known is h), [])
     same = [name for name, (others, those) in _found.items() if others == jobs[: len(others)] and those.items() <= texts.items()]
     for name in same:  # what this one begins with
         del _found[name]
     if not any(jobs == others[: len(jobs)] for others, _ in _found.values()):
-        _found[f"{test} {len(_found)}"] = (jobs, texts)
+        _found[f"{test} {len(_found)}"] = (jobs, dict(texts))
     return _steps_of(h, texts)
 
 

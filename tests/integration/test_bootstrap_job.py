@@ -167,8 +167,7 @@ def test_filled_streamed_and_one_table_again(
     first = stream(BootstrapRequest(everything=True))
     assert f"belongs to cluster {CLUSTER_ID}, whose binlogs the stream reads" in caplog.text
     assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind FROM {MARKS}.spark_bootstrap") == [(first, "first")]
-    run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'")
-    run_sql(mariadb, "DROP TABLE shop.item")
+    run_sql(mariadb, "UPDATE shop.log SET b = 'wrong'", "DROP TABLE shop.item")
     second = stream(BootstrapRequest(tables=(("shop", "*"),)))
     assert run_sql(mariadb, f"SELECT DISTINCT snapshot_ts, kind, state FROM {MARKS}.spark_bootstrap WHERE table_name = ''") == [
         (second, "tables", "joined")

@@ -112,6 +112,11 @@ class StillTable:
         return TableAt(number, self.schema, self.described.name, TableInfo.from_json(info), SchemaVersion(1), (), False)
 
 
+def still(schema: str, name: str, columns: str, key: str = "", **more: Any) -> StillTable:
+    """A table with ``columns``, each a name and a type."""
+    return StillTable(Table(name, tuple(Column(*one.split(" ", 1)) for one in columns.split(", ")), tuple(key.split())), schema, **more)
+
+
 def other_at(number: int, schema: str, name: str, kind: str, **said: object) -> TableAt:
     """A ``view`` or ``sequence`` as the history describes it."""
     info = table_json(Table(name, (Column("id", "bigint"),)), number) | {kind: said}
@@ -253,28 +258,18 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
     assert len(longest) == 64
     wide = tuple(Column(f"c{number}", "int") for number in range(999))
     run_sql(servers.source, "CREATE DATABASE shapes CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    parted = Table("parted", (Column("id", "bigint"), Column("v", "int")), ("id",))
+    parts: dict[str, Any] = {"options": "PARTITION BY HASH (id) PARTITIONS 3", "partitions": ("p0", "p1", "p2")}
     tables = [
-        StillTable(parted, "shapes", options="PARTITION BY HASH (id) PARTITIONS 3", partitions=("p0", "p1", "p2")),
-        StillTable(
-            Table("sums", (Column("a", "int"), Column("s", "int"), Column("b", "int")), ("a",)), "shapes", generated={"s": "`a` + `b`"}
-        ),
-        StillTable(
-            Table("child", (Column("id", "int"), Column("up", "int")), ("id",)),
-            "shapes",
-            also="FOREIGN KEY fk (up) REFERENCES shapes.parent (id)",
-        ),
-        StillTable(
-            Table("parent", (Column("id", "int"), Column("down", "int")), ("id",)),
-            "shapes",
-            also="FOREIGN KEY fk2 (down) REFERENCES shapes.child (id)",
-        ),
-        StillTable(Table("nothing", (Column("id", "int"),), ("id",)), "shapes"),
-        StillTable(Table("deep", (Column("id", "int"), Column("j", "json")), ("id",)), "shapes"),
+        still("shapes", "parted", "id bigint, v int", "id", **parts),
+        still("shapes", "sums", "a int, s int, b int", "a", generated={"s": "`a` + `b`"}),
+        still("shapes", "child", "id int, up int", "id", also="FOREIGN KEY fk (up) REFERENCES shapes.parent (id)"),
+        still("shapes", "parent", "id int, down int", "id", also="FOREIGN KEY fk2 (down) REFERENCES shapes.child (id)"),
+        still("shapes", "nothing", "id int", "id"),
+        still("shapes", "deep", "id int, j json", "id"),
         StillTable(Table(weird, (Column(weird, "int"), Column("%", "varchar(9)"), Column("select", "int")), (weird,)), "shapes"),
-        StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob"), Column("t", "longtext")), ("id",)), "shapes"),
-        StillTable(Table("keyless", (Column("a", "int"),)), "shapes"),
-        StillTable(Table("only_keys", (Column("a", "bigint unsigned"), Column("b", "varbinary(9)")), ("a", "b")), "shapes"),
+        still("shapes", "huge", "id int, b longblob, t longtext", "id"),
+        still("shapes", "keyless", "a int"),
+        still("shapes", "only_keys", "a bigint unsigned, b varbinary(9)", "a b"),
         StillTable(Table(longest, (Column(longest, "varchar(9)"),), (longest,)), "shapes"),
         StillTable(Table("wide", (Column("id", "int"), *wide), ("id",)), "shapes"),
         StillTable(
@@ -309,7 +304,7 @@ def test_every_shape_of_a_table(servers: Servers, spark: SparkSession) -> None:
 
 def test_a_row_that_the_target_takes_no_statement_for(servers: Servers, spark: SparkSession) -> None:
     run_sql(servers.source, "CREATE DATABASE huge CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    table = StillTable(Table("huge", (Column("id", "int"), Column("b", "longblob")), ("id",)), "huge")
+    table = still("huge", "huge", "id int, b longblob", "id")
     run_sql(servers.source, table.sql())
     run_sql(servers.source, "INSERT INTO huge.huge VALUES (1, 'a'), (2, REPEAT('b', 20000000))")
     run_sql(servers.target, "SET GLOBAL max_allowed_packet = 4194304")
@@ -330,7 +325,7 @@ def test_views_and_sequences(
     servers: Servers, spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_sql(servers.source, "CREATE DATABASE seen CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    table = StillTable(Table("base", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
+    table = still("seen", "base", "id bigint, v int", "id")
     for sql in (
         table.sql(),
         "INSERT INTO seen.base VALUES (1, 2)",
@@ -348,7 +343,7 @@ def test_views_and_sequences(
     run_sql(servers.target, "CREATE VIEW seen.theirs AS SELECT 2 AS two")
     run_sql(servers.target, "CREATE TABLE seen.kept (id BIGINT, v INT, UNIQUE KEY theirs (v))")
     run_sql(servers.source, "CREATE TABLE seen.kept (id BIGINT PRIMARY KEY, v INT)")
-    kept = StillTable(Table("kept", (Column("id", "bigint"), Column("v", "int")), ("id",)), "seen")
+    kept = still("seen", "kept", "id bigint, v int", "id")
     views = [other_at(510 + i, "seen", name, "view") for i, name in enumerate(("a_first", "above", "theirs", "by_hand"))]
     read = {"view_select": "SELECT `id` AS `id` FROM `seen`.`base`", "view_definer": {"Username": "nobody", "Hostname": "%"}}
     views.append(other_at(514, "seen", "by_info", "view", **read))

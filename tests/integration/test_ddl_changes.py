@@ -1,13 +1,12 @@
 """ALTERs that are made change by change, where a server, a person or another Drainer leaves the table between its two definitions. Real SQL."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import TableRoute
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.choice import decided
@@ -18,8 +17,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, for
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, MARKS, apply, ddl_session, die
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table, told
+from tests.support.ddl_target import CONFIG, MARKS, apply, apply_all, committed, die, prepared, shown
 from tests.support.leases import held
 
 pytestmark = pytest.mark.mysql
@@ -31,10 +30,7 @@ JSON = {**BYTES, "Tp": 245, "Flen": 4294967295}
 TIMESTAMP, DATETIME = ({**INT, "Tp": tp, "Flen": 19, "Flag": 128} for tp in (7, 12))
 
 
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
+INSERTED = "INSERT INTO d.t VALUES (1, 7)"
 
 
 def of(*columns: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -46,27 +42,14 @@ def number(length: int, flag: int) -> dict[str, Any]:
 
 
 def made(
-    session: Session,
-    before: dict[str, Any],
-    create: str,
-    *ddls: tuple[int, dict[str, Any], str],
-    by_hand: tuple[str, ...] = (),
-    **more: Any,
+    session: Session, before: dict[str, Any], create: str, *ddls: tuple[int, dict[str, Any], str], by_hand: Iterable[str] = (), **more: Any
 ) -> tuple[SchemaHistory, list[DdlStep]]:
     """The history, and the steps after the one that makes the table; ``more``: of the last job."""
-    jobs = [job(n, kind, info, query=text, **(more if n == len(ddls) + 2 else {})) for n, (kind, info, text) in enumerate(ddls, 3)]
-    h = history(database(1), job(2, 3, before, query=create), *jobs)
-    first, making, *others = steps_of(h, {})
-    for step in (first, making):
-        apply(session, step, h)
-    for sql in by_hand:
-        session.execute(sql)
-    session.commit()
+    h = told((3, before, create), *ddls, **more)
+    first, making, *others = steps_of(h)
+    apply_all(session, (first, making), h)
+    committed(session, *by_hand)
     return h, others
-
-
-def shown(session: Session) -> str:
-    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
 
 
 @pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
@@ -98,63 +81,38 @@ def test_a_converted_column_that_the_text_names_in_any_way_keeps_its_rows(sessio
     assert session.query("SELECT b FROM d.t") == [("7",)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "declared", "own", "wanted"),
-    [
-        (VARCHAR, "VARCHAR(20)", "VARBINARY(30)", "`c` varbinary(30) DEFAULT NULL COMMENT 'x'"),
-        (VARCHAR, "VARCHAR(20)", "BIGINT", "`c` bigint(20) DEFAULT NULL COMMENT 'x'"),
-        (BYTES, "VARBINARY(20)", "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
-    ],
-)  # fmt: skip
-def test_somebody_s_own_type_keeps_what_texts_it_has(session: Session, kind: dict[str, Any], declared: str, own: str, wanted: str) -> None:
-    """Bytes where the upstream has a text, and the reverse, in a table whose texts are of another charset."""
-    by_hand = ("ALTER TABLE d.t DEFAULT CHARSET latin1", f"ALTER TABLE d.t MODIFY c {own}")
-    change = (12, of(column(2, "c", kind, comment="x")), f"ALTER TABLE t MODIFY c {declared} COMMENT 'x'")
-    h, (step,) = made(session, of(column(2, "c", kind)), f"CREATE TABLE t (id INT PRIMARY KEY, c {declared})", change, by_hand=by_hand)
-    assert apply(session, step, h).how == "changes"
-    assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "text", "wanted"),
-    [
-        (("INT(5) UNSIGNED ZEROFILL", number(5, 96)), ("INT(8) UNSIGNED ZEROFILL", number(8, 96)), "7", "int(8) unsigned zerofill"),
-        (("TINYINT(1)", {**number(1, 0), "Tp": 1}), ("TINYINT", {**number(4, 0), "Tp": 1}), "7", "tinyint(4)"),
-        (("TINYINT", {**number(4, 0), "Tp": 1}), ("TINYINT(1)", {**number(1, 0), "Tp": 1}), "7", "tinyint(1)"),
-        (("LONGTEXT", LONGTEXT), ("JSON", JSON), "'[1]'", "json_valid"),
-    ],
-)
-@pytest.mark.parametrize("point", ["", "after-ddl"])
-def test_what_a_type_does_not_show_is_made(
-    session: Session, was: tuple[str, Any], now: tuple[str, Any], text: str, wanted: str, point: str
-) -> None:
-    change = (12, of(column(2, "c", now[1])), f"ALTER TABLE t MODIFY c {now[0]}")
-    create = f"CREATE TABLE t (id INT PRIMARY KEY, c {was[0]})"
-    h, (step,) = made(session, of(column(2, "c", was[1])), create, change, by_hand=(f"INSERT INTO d.t VALUES (1, {text})",))
-    die(session, step, h, point)
-    apply(session, step, h)
-    assert wanted in shown(session)
+CI, BIG = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", {**INT, "Tp": 8, "Flen": 20}
+LATIN1 = "ALTER TABLE d.t DEFAULT CHARSET latin1, MODIFY c"
 
 
 @pytest.mark.parametrize("point", ["", "after-ddl"])
 @pytest.mark.parametrize(
-    ("was", "own", "now", "wanted"),
+    ("was", "by_hand", "text", "now", "wanted"),
     [
-        (VARCHAR, "VARCHAR(20) COLLATE utf8mb4_general_ci", VARCHAR, "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
-        (INT, "BIGINT", INT, "`b` bigint(20)"),
-        (INT, "SMALLINT", {**INT, "Tp": 8, "Flen": 20}, "`b` bigint(20)"),
+        # Bytes where the upstream has a text, and the reverse, in a table whose texts are of another charset.
+        (VARCHAR, f"{LATIN1} VARBINARY(30)", "MODIFY c VARCHAR(20) COMMENT 'x'", VARCHAR, "`c` varbinary(30) DEFAULT NULL COMMENT 'x'"),
+        (VARCHAR, f"{LATIN1} BIGINT", "MODIFY c VARCHAR(20) COMMENT 'x'", VARCHAR, "`c` bigint(20) DEFAULT NULL COMMENT 'x'"),
+        (BYTES, f"{LATIN1} {CI}", "MODIFY c VARBINARY(20) COMMENT 'x'", BYTES, CI.replace("VARCHAR", "varchar")),
+        # A renamed column is as one that keeps its name: a type that the upstream changes is the upstream's.
+        (VARCHAR, f"ALTER TABLE d.t MODIFY c {CI}", "CHANGE c b VARCHAR(20) COMMENT 'x'", VARCHAR, CI.replace("VARCHAR", "varchar")),
+        (INT, "ALTER TABLE d.t MODIFY c BIGINT", "CHANGE c b INT COMMENT 'x'", INT, "`b` bigint(20)"),
+        (INT, "ALTER TABLE d.t MODIFY c SMALLINT", "CHANGE c b BIGINT COMMENT 'x'", BIG, "`b` bigint(20)"),
+        # What a type does not show is made.
+        (number(5, 96), INSERTED, "MODIFY c INT(8) UNSIGNED ZEROFILL", number(8, 96), "int(8) unsigned zerofill"),
+        ({**number(1, 0), "Tp": 1}, INSERTED, "MODIFY c TINYINT", {**number(4, 0), "Tp": 1}, "tinyint(4)"),
+        ({**number(4, 0), "Tp": 1}, INSERTED, "MODIFY c TINYINT(1)", {**number(1, 0), "Tp": 1}, "tinyint(1)"),
+        (LONGTEXT, "INSERT INTO d.t VALUES (1, '[1]')", "MODIFY c JSON", JSON, "json_valid"),
     ],
 )
-def test_a_renamed_column_keeps_somebody_s_own_collation_and_type(
-    session: Session, was: dict[str, Any], own: str, now: dict[str, Any], wanted: str, point: str
+def test_a_column_is_the_upstream_s_in_what_the_upstream_changes_and_else_somebody_s(
+    session: Session, was: dict[str, Any], by_hand: str, text: str, now: dict[str, Any], wanted: str, point: str
 ) -> None:
-    """As one that keeps its name: a type that the upstream changes is the upstream's."""
-    before, after = of(column(2, "a", was)), of(column(2, "b", now, comment="x"))
-    change = (12, after, "ALTER TABLE t CHANGE a b <type> COMMENT 'x'")
-    h, (step,) = made(session, before, "CREATE TABLE t (id INT PRIMARY KEY, a INT)", change, by_hand=(f"ALTER TABLE d.t MODIFY a {own}",))
+    comment = {"comment": "x"} if "COMMENT" in text else {}
+    change = (12, of(column(2, "b" if text.startswith("CHANGE") else "c", now, **comment)), f"ALTER TABLE t {text}")
+    h, (step,) = made(session, of(column(2, "c", was)), "CREATE TABLE t (id INT PRIMARY KEY, c ...)", change, by_hand=[by_hand])
     die(session, step, h, point)
-    apply(session, step, h)
-    assert wanted in shown(session) and "COMMENT 'x'" in shown(session)
+    outcome = apply(session, step, h)
+    assert wanted in shown(session) and (outcome.how == "changes" or point) and ("COMMENT 'x'" in shown(session)) is bool(comment)
 
 
 @pytest.mark.parametrize("words", [["🔥", "💧", "x"], ["x", "💧", "🔥"]])
@@ -185,11 +143,10 @@ def test_a_default_that_a_row_shows_otherwise_is_no_other_value(
 
 
 def test_a_table_with_a_type_that_nobody_knows_is_refused(session: Session) -> None:
-    h = history(database(1), job(2, 3, of(column(2, "v", {**INT, "Tp": 225})), query="CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
-    first, second = steps_of(h, {})
-    apply(session, first, h)
+    h = told((3, of(column(2, "v", {**INT, "Tp": 225})), "CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(3))"))
+    making = prepared(session, h)
     with pytest.raises(DdlRefused, match="Unknown data type|near "):
-        apply(session, second, h)
+        apply(session, making, h)
 
 
 def test_a_sequence_has_its_name_at_the_target(session: Session) -> None:
@@ -217,27 +174,18 @@ def test_a_plain_column_is_not_the_generated_one_that_comes(session: Session) ->
         (
             "ADD CONSTRAINT fk FOREIGN KEY (n) REFERENCES p (id)",
             (7, 9),
-            {
-                "index_info": [index(1, "fk", ("n", 1))],
-                "fk_info": [foreign_key("fk", "n", "p", "id")],
-            },
+            {"index_info": [index(1, "fk", ("n", 1))], "fk_info": [foreign_key("fk", "n", "p", "id")]},
             "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)",
         ),
-        (
-            "ADD INDEX k (n), AUTO_INCREMENT = 5000",
-            (7, 13),
-            {"index_info": [index(1, "k", ("n", 1))], "auto_inc_id": 5000},
-            "AUTO_INCREMENT=5000",
-        ),
+        ("ADD INDEX k (n), AUTO_INCREMENT = 5000", (7, 13), {"index_info": [index(1, "k", ("n", 1))], "auto_inc_id": 5000}, "AUTO_INCREMENT=5000"),
     ],
-)
+)  # fmt: skip
 def test_a_foreign_key_and_a_counter_are_changes_too(
     session: Session, clauses: str, parts: tuple[int, ...], info: dict[str, Any], wanted: str
 ) -> None:
     """TiDB makes one job of a foreign key and the index that it needs."""
     change = (61, of(column(2, "n"), **info), f"ALTER TABLE t {clauses}")
-    create = "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)"
-    by_hand = ("CREATE TABLE d.p (id INT PRIMARY KEY)",)
+    create, by_hand = "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)", ["CREATE TABLE d.p (id INT PRIMARY KEY)"]
     sub_jobs = {"sub_jobs": [{"type": part} for part in parts]}
     h, (step,) = made(session, of(column(2, "n")), create, change, by_hand=by_hand, multi_schema_info=sub_jobs)
     for point in ("after-ddl-intent", "after-ddl", "before-ddl-done"):
@@ -417,17 +365,14 @@ def test_a_tidb_that_refuses_the_text_is_given_the_changes(session: Session, poi
 @pytest.mark.parametrize("point", ["", "after-ddl-intent", "after-ddl", "before-ddl-done"])
 def test_a_table_whose_stored_column_the_server_cannot_compute(session: Session, point: str) -> None:
     stored = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
-    bounds = {"definitions": [{"id": 21, "name": {"O": "p0"}, "less_than": ["9"]}], "type": 1, "expr": "`id`", "enable": True}
-    info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), index_info=[index(1, "g", ("g", 1))], partition=bounds)
-    h = history(
-        database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))")
-    )
-    first, step = steps_of(h, {})
-    apply(session, first, h)
+    more = {"index_info": [index(1, "g", ("g", 1))], "partition": partitioned(1, (21, "p0", "9"), expr="`id`")}
+    info = of(stored, column(3, "a", {**VARCHAR, "Tp": 254}), **more)
+    h = told((3, info, "CREATE TABLE t (id INT PRIMARY KEY, g INT AS (LENGTH(a)) STORED, a CHAR(20), KEY g (g))"))
+    step = prepared(session, h)
     die(session, step, h, point)
-    apply(session, step, h)
-    text = shown(session)
+    outcome, text = apply(session, step, h), shown(session)
     assert "`g` int(11) DEFAULT NULL" in text and "KEY `g` (`g`)" in text and "PARTITION `p0`" in text and "GENERATED" not in text
+    assert "d.t: column g is not computed by the target" in outcome.losses[0]
 
 
 def test_a_counter_that_is_renamed_is_not_modified_again(session: Session) -> None:
@@ -459,7 +404,7 @@ def test_what_a_table_was_made_without_is_named_after_a_death(session: Session, 
     child = table(12, "c", [ID, column(3, "s", VARCHAR)], fk_info=[foreign_key("fk", "s", "p", "id")])
     h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, bare), job(4, 3, child))
     found = []
-    for step in steps_of(h, {}):
+    for step in steps_of(h):
         if step.job.id > 2:
             die(session, step, h, point)
         found += apply(session, step, h).losses
@@ -472,7 +417,7 @@ def test_a_table_of_which_a_server_refuses_more_than_one_thing(session: Session)
     key, refers = index(1, "PRIMARY", ("g", 1), unique=True, primary=True), foreign_key("fk", "s", "p", "id")
     info = table(10, "t", [column(1, "n"), stored, column(3, "s", VARCHAR)], pk_is_handle=False, index_info=[key], fk_info=[refers])
     h = history(database(1), job(2, 3, table(11, "p")), job(3, 3, info))
-    *_, outcome = [apply(session, step, h) for step in steps_of(h, {})]
+    *_, outcome = [apply(session, step, h) for step in steps_of(h)]
     computed, foreign = outcome.losses
     assert (
         "left out: ALTER TABLE `d`.`t` ADD CONSTRAINT `fk`" in foreign
@@ -487,5 +432,5 @@ def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(session: Session) -
     parent, child = table(11, "p", columns, index_info=[index(1, "k", ("n", 1))]), table(10, "t", columns)
     keyed = table(10, "t", columns, fk_info=[foreign_key("fk", "n", "p", "n")])
     h = history(database(1), job(2, 3, parent), job(3, 3, child), job(4, 9, keyed))
-    assert [apply(session, step, h).how for step in steps_of(h, {})] == ["text", "text", "text", "changes"]
+    assert [apply(session, step, h).how for step in steps_of(h)] == ["text", "text", "text", "changes"]
     assert "REFERENCES `p` (`n`)" in shown(session)

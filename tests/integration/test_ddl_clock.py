@@ -14,8 +14,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_dd
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support import ddl_target
-from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply_all, die, prepared
+from tests.support.ddl_jobs import INT, column, partitioned, steps_of, table, told
+from tests.support.ddl_target import CONFIG, apply_all, committed, die, forget, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -43,16 +43,11 @@ def modify(
     **more: Any,
 ) -> tuple[SchemaHistory, DdlStep]:
     """A table with these values, and the step that modifies it in a session of that zone."""
-    before = table(10, "t", [ID, column(2, "v", was[1])])
+    before = (3, table(10, "t", [ID, column(2, "v", was[1])]), f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});")
     after = table(10, "t", [ID, column(3, "v", now[1], version=2, **more)])
     meta = {"reorg_meta": {"location": location}} if location else {}
-    h = history(database(1), job(2, 3, before), job(3, 12, after, **meta))
-    steps = steps_of(h, {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` {was[0]});", 3: f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"})
-    apply_all(session, steps[:2], h)
-    for number, value in enumerate(values):
-        session.execute("INSERT INTO d.t VALUES (%s, %s)", [number, value])
-    session.commit()
-    return h, steps[2]
+    h = told(before, (12, after, f"ALTER TABLE `t` MODIFY COLUMN `v` {now[0]};"), **meta)
+    return h, prepared(session, h, {}, *(f"INSERT INTO d.t VALUES ({number}, '{value}')" for number, value in enumerate(values)))
 
 
 def values(session: Session) -> list[str | None]:
@@ -81,26 +76,29 @@ def test_times_are_converted_in_the_zone_of_the_ddl(session: Session, location: 
     h, step = modify(session, *TO_DATETIME, location, utc)
     assert apply(session, step, h).how == "changes"
     assert values(session) == [local]
-    session.execute("DROP DATABASE d")
-    session.execute("DELETE FROM ddl_marks.spark_ddl")
-    session.commit()
+    forget(session)
     h, step = modify(session, *TO_TIMESTAMP, location, local)
     assert apply(session, step, h).how == "changes"
     assert values(session) == [utc]
 
 
-@pytest.mark.parametrize("location", [None, {"name": "Etc/UTC", "offset": 0}, {"name": "UTC", "offset": 0}])
-def test_utc_where_nothing_else_is_said(session: Session, location: dict[str, Any] | None) -> None:
-    h, step = modify(session, *TO_DATETIME, location, "2026-01-01 12:00:00")
-    apply(session, step, h)
-    assert values(session) == ["2026-01-01 12:00:00"]
+SHIFTED = ["1988-06-01 09:00:00", "1988-07-01 09:00:00"]
 
 
-def test_the_values_say_which_offset_a_named_zone_has(session: Session) -> None:
-    """Shanghai had summer time in 1988."""
-    h, step = modify(session, *TO_DATETIME, SHANGHAI, "1988-06-01 00:00:00", "1988-07-01 00:00:00")
+@pytest.mark.parametrize(
+    ("location", "there", "wanted"),
+    [
+        *((location, ["2026-01-01 12:00:00"], ["2026-01-01 12:00:00"]) for location in (None, {"name": "Etc/UTC", "offset": 0}, {"name": "UTC", "offset": 0})),
+        (SHANGHAI, ["1988-06-01 00:00:00", "1988-07-01 00:00:00"], SHIFTED),
+    ],
+    ids=["nothing else is said", "Etc/UTC", "UTC", "summer time in Shanghai"],
+)  # fmt: skip
+def test_the_values_say_which_offset_a_zone_has(
+    session: Session, location: dict[str, Any] | None, there: list[str], wanted: list[str]
+) -> None:
+    h, step = modify(session, *TO_DATETIME, location, *there)
     apply(session, step, h)
-    assert values(session) == ["1988-06-01 09:00:00", "1988-07-01 09:00:00"]
+    assert values(session) == wanted
 
 
 def test_several_offsets_need_a_server_that_knows_the_zone(fresh_mariadb: PrivateMariaDB) -> None:
@@ -137,9 +135,8 @@ def test_a_default_that_is_declared_with_it_keeps_its_meaning(session: Session, 
     """The text has it in the zone of the session, the info in UTC, and so has the target."""
     text = "TIMESTAMP NULL DEFAULT '2020-01-01 08:00:00'"
     h, step = modify(session, ("DATETIME", DATETIME), (text, TIMESTAMP), location, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
-    session.execute("ALTER TABLE d.t ADD COLUMN other TIMESTAMP NULL DEFAULT '2021-01-01 00:00:00'")
-    session.execute("UPDATE d.t SET other = '2022-01-01 00:00:00'")
-    session.commit()
+    own = "ALTER TABLE d.t ADD COLUMN other TIMESTAMP NULL DEFAULT '2021-01-01 00:00:00'", "UPDATE d.t SET other = '2022-01-01 00:00:00'"
+    committed(session, *own)
     apply(session, step, h)
     assert default(session) == "2020-01-01 00:00:00"
     assert default(session, "other") == "2021-01-01 00:00:00"
@@ -151,8 +148,7 @@ def test_nulls_that_are_filled_are_in_utc_too(session: Session) -> None:
     kind = {**TIMESTAMP, "Flag": 1}
     was, now = ("DATETIME NULL", DATETIME), ("TIMESTAMP NOT NULL DEFAULT '2020-01-01 08:00:00'", kind)
     h, step = modify(session, was, now, EAST, "2026-01-01 08:00:00", default="2020-01-01 00:00:00")
-    session.execute("INSERT INTO d.t VALUES (9, NULL)")
-    session.commit()
+    committed(session, "INSERT INTO d.t VALUES (9, NULL)")
     apply(session, step, h)
     assert values(session)[0] == "2026-01-01 00:00:00"
     assert default(session) == "2020-01-01 00:00:00"
@@ -181,8 +177,7 @@ TS = {**TIMESTAMP, "Flag": 1}
 
 
 def clock_partitions(*pairs: tuple[int, str, str]) -> dict[str, Any]:
-    definitions = [{"id": i, "name": {"O": n}, "less_than": [value]} for i, n, value in pairs]
-    return {"definitions": definitions, "expr": "unix_timestamp(`ts`)", "type": 1, "enable": True}
+    return partitioned(1, *pairs, expr="unix_timestamp(`ts`)")
 
 
 def boundaries(session: Session) -> list[str]:
@@ -193,17 +188,15 @@ def boundaries(session: Session) -> list[str]:
 def test_boundaries_are_the_numbers_that_tidb_made_of_them(session: Session) -> None:
     """The job of a CREATE TABLE does not say its zone: 2020 begins in Shanghai."""
     columns = [column(1, "id"), column(2, "ts", TS)]
-    p0, p1, p2 = (101, "p0", "1577808000"), (102, "p1", "1609430400"), (103, "p2", "MAXVALUE")
-    infos = [table(10, "t", columns, pk_is_handle=False, partition=clock_partitions(*p)) for p in ((p0,), (p0, p1), (p0, p1, p2))]
-    h = history(database(1), job(2, 3, infos[0]), job(3, 19, infos[1]), job(4, 19, infos[2]))
-    less = "VALUES LESS THAN (UNIX_TIMESTAMP(_UTF8MB4'{}-01-01 00:00:00'))"
-    texts = {
-        2: f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) (PARTITION `p0` {less.format(2020)});",
-        3: f"ALTER TABLE `t` ADD PARTITION (PARTITION `p1` {less.format(2021)});",
-        4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (MAXVALUE));",
-    }
-    for step in steps_of(h, texts):
-        assert apply(session, step, h).how in ("text", "nothing")
+    parts = (101, "p0", "1577808000"), (102, "p1", "1609430400"), (103, "p2", "MAXVALUE")
+    infos = [table(10, "t", columns, pk_is_handle=False, partition=clock_partitions(*parts[:number])) for number in (1, 2, 3)]
+    p0, p1 = (f"(PARTITION `p{n}` VALUES LESS THAN (UNIX_TIMESTAMP(_UTF8MB4'202{n}-01-01 00:00:00')))" for n in (0, 1))
+    h = told(
+        (3, infos[0], f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) {p0};"),
+        (19, infos[1], f"ALTER TABLE `t` ADD PARTITION {p1};"),
+        (19, infos[2], "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (MAXVALUE));"),
+    )
+    assert {outcome.how for outcome in apply_all(session, steps_of(h), h)} <= {"text", "nothing"}
     assert boundaries(session) == ["1577808000", "1609430400", "MAXVALUE"]
 
 
@@ -212,9 +205,9 @@ def test_a_boundary_that_the_info_has_as_text_is_read_in_the_zone(session: Sessi
     columns = [column(1, "id"), column(2, "ts", TS)]
     text = "UNIX_TIMESTAMP('2020-01-01 00:00:00')"
     info = table(10, "t", columns, pk_is_handle=False, partition=clock_partitions((101, "p0", text)))
-    h = history(database(1), job(2, 3, info, **({"reorg_meta": {"location": location}} if location else {})))
     create = f"CREATE TABLE `t` (`id` INT,`ts` TIMESTAMP NOT NULL) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) (PARTITION `p0` VALUES LESS THAN ({text}));"
-    apply_all(session, steps_of(h, {2: create}), h)
+    h = told((3, info, create), **({"reorg_meta": {"location": location}} if location else {}))
+    apply_all(session, steps_of(h), h)
     assert boundaries(session) == [boundary]
 
 
@@ -225,20 +218,21 @@ def test_digits_that_a_modify_takes_are_rounded(session: Session) -> None:
     assert values(session) == ["2026-01-01 12:00:01", "2026-12-31 23:59:59"]
 
 
-def test_what_a_server_makes_of_fractions_otherwise_than_tidb_is_told(session: Session) -> None:
-    """TiDB makes 2026-01-01 of the first, and 20260101100001 of the second."""
-    was, last = ("DATETIME(3)", {**DATETIME, "Flen": 23, "Decimal": 3}), "2026-01-01 23:59:59.600"
-    h, step = modify(session, was, ("DATE", {**INT, "Tp": 10, "Flen": 10}), None, last)
-    told = apply(session, step, h).losses
-    as_upstream = values(session) == ["2026-01-01"]
-    assert len(told) == (not as_upstream) and as_upstream is (session.flavour is Flavour.MARIADB)
-    session.execute("DROP DATABASE d")
-    session.execute("DELETE FROM ddl_marks.spark_ddl")
-    session.commit()
-    h, step = modify(session, was, ("BIGINT", {**INT, "Tp": 8, "Flen": 20}), None, "2026-01-01 10:00:00.600")
-    told = apply(session, step, h).losses
-    as_upstream = values(session) == ["20260101100001"]
-    assert len(told) == (not as_upstream) and as_upstream is (session.flavour is Flavour.MYSQL)
+@pytest.mark.parametrize(
+    ("now", "value", "upstream", "same"),
+    [
+        (("DATE", {**INT, "Tp": 10, "Flen": 10}), "2026-01-01 23:59:59.600", "2026-01-01", Flavour.MARIADB),
+        (("BIGINT", {**INT, "Tp": 8, "Flen": 20}), "2026-01-01 10:00:00.600", "20260101100001", Flavour.MYSQL),
+    ],
+    ids=["date", "number"],
+)
+def test_what_a_server_makes_of_fractions_otherwise_than_tidb_is_told(
+    session: Session, now: tuple[str, dict[str, Any]], value: str, upstream: str, same: Flavour
+) -> None:
+    h, step = modify(session, ("DATETIME(3)", {**DATETIME, "Flen": 23, "Decimal": 3}), now, None, value)
+    named = apply(session, step, h).losses
+    as_upstream = values(session) == [upstream]
+    assert len(named) == (not as_upstream) and as_upstream is (session.flavour is same)
 
 
 def test_rows_keep_every_digit(session: Session) -> None:
@@ -260,15 +254,13 @@ def test_a_zone_that_the_server_has_no_offset_for_is_refused(session: Session) -
 
 def test_a_column_that_is_added_with_it_is_filled_in_utc(session: Session) -> None:
     """Its origin default and its declared one are both TIMESTAMP literals, and the second is declared by a statement of its own."""
-    h, _ = modify(session, *TO_DATETIME, EAST, "2026-01-01 12:00:00")
     added = column(4, "w", TIMESTAMP, version=2, default="CURRENT_TIMESTAMP", origin_default="2021-01-01 00:00:00")
     fixed = column(5, "x", TIMESTAMP, version=2, default="2022-01-01 00:00:00", origin_default="2022-01-01 00:00:00")
-    after = table(10, "t", [ID, column(3, "v", DATETIME), added, fixed])
-    last = job(4, 61, after, reorg_meta={"location": EAST}, query="alter")
-    before = table(10, "t", [ID, column(2, "v", TIMESTAMP)])
-    h = history(database(1), job(2, 3, before), last)
+    before = (3, table(10, "t", [ID, column(2, "v", TIMESTAMP)]), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` TIMESTAMP NULL);")
     text = "ALTER TABLE `t` MODIFY COLUMN `v` DATETIME, ADD COLUMN `w` TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP, ADD COLUMN `x` TIMESTAMP NULL DEFAULT '2022-01-01 08:00:00';"
-    assert apply(session, steps_of(h, {4: text})[2], h).how == "changes"
+    h = told(before, (61, table(10, "t", [ID, column(3, "v", DATETIME), added, fixed]), text), reorg_meta={"location": EAST})
+    step = prepared(session, h, {}, "INSERT INTO d.t VALUES (1, '2026-01-01 12:00:00')")
+    assert apply(session, step, h).how == "changes"
     row = session.query("SELECT CAST(v AS CHAR), CAST(w AS CHAR), CAST(x AS CHAR) FROM d.t")
     assert row == [("2026-01-01 20:00:00", "2021-01-01 00:00:00", "2022-01-01 00:00:00")]
     assert (declared(session, "w")[0], default(session, "x")) == ("current_timestamp()", "2022-01-01 00:00:00")
@@ -285,12 +277,10 @@ def test_a_time_that_gets_a_day_is_refused(session: Session) -> None:
 @pytest.mark.parametrize("point", ["after-ddl-intent", "after-ddl"])
 def test_a_column_that_has_its_new_name_already_is_converted(session: Session, point: str) -> None:
     """After a crash, the target may have no column of the old name whose times say which offset the zone had."""
-    before, after = (table(10, "t", [ID, column(*c)]) for c in ((2, "u", TIMESTAMP), (3, "v", DATETIME)))
-    text = "ALTER TABLE `t` CHANGE COLUMN `u` `v` DATETIME"
-    h = history(database(1), job(2, 3, before), job(3, 12, after, query=text, reorg_meta={"location": SHANGHAI}))
-    change = prepared(
-        session, h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);"}, "INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')"
-    )
+    made = (3, table(10, "t", [ID, column(2, "u", TIMESTAMP)]), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `u` TIMESTAMP NULL);")
+    changed = (12, table(10, "t", [ID, column(3, "v", DATETIME)]), "ALTER TABLE `t` CHANGE COLUMN `u` `v` DATETIME")
+    h = told(made, changed, reorg_meta={"location": SHANGHAI})
+    change = prepared(session, h, {}, "INSERT INTO d.t VALUES (1, '2026-01-01 00:00:00')")
     die(session, change, h, point)
     assert apply(session, change, h).how == ("found" if point == "after-ddl" else "changes")
     assert values(session) == ["2026-01-01 08:00:00"]

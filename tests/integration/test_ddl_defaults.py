@@ -14,8 +14,8 @@ from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, die, prepared
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, table, told
+from tests.support.ddl_target import CONFIG, apply, committed, ddl_session, die, prepared
 from tests.support.shown_columns import declared
 
 pytestmark = pytest.mark.mysql
@@ -60,18 +60,16 @@ def products(*choices: Iterable[Any]) -> list[Any]:
     return made
 
 
-def to_alter(session: Session, added: list[dict[str, Any]], text: str, kind_of_job: int = 5) -> tuple[SchemaHistory, DdlStep]:
+TWO_ROWS = "INSERT INTO d.t VALUES (1), (2)"
+
+
+def to_alter(
+    session: Session, added: list[dict[str, Any]], text: str, kind_of_job: int = 5, by_hand: Iterable[str] = ()
+) -> tuple[SchemaHistory, DdlStep]:
     """A table of two rows, and the step that adds columns to it."""
-    h = history(
-        database(1),
-        job(2, 3, table(10, "t", [ID])),
-        job(3, kind_of_job, table(10, "t", [ID, *added])),
-    )
-    steps = steps_of(h, {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: text})
-    apply_all(session, steps[:2], h)
-    session.execute("INSERT INTO d.t VALUES (1), (2)")
-    session.commit()
-    return h, steps[2]
+    made = (3, table(10, "t", [ID]), "CREATE TABLE `t` (`id` INT PRIMARY KEY);")
+    h = told(made, (kind_of_job, table(10, "t", [ID, *added]), text))
+    return h, prepared(session, h, {}, TWO_ROWS, *by_hand)
 
 
 def cells(session: Session, name: str = "c") -> set[Any]:
@@ -194,8 +192,7 @@ def test_rows_hold_what_the_upstream_says(session: Session, case: str) -> None:
 
 def found_again(session: Session, step: DdlStep, h: SchemaHistory) -> tuple[str, str, tuple[str, ...]]:
     """What becomes of the DDL where nothing says that it was executed: every row holds what it must."""
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
+    committed(session, "DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     again = apply(session, step, h)
     return again.state, again.how, again.losses
 
@@ -271,33 +268,25 @@ def test_a_crash_between_the_halves(session: Session, point: str) -> None:
 
 @with_both_settings
 def test_a_timestamp_of_a_new_table_may_be_null(session: Session) -> None:
-    wanted = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2019-12-31 16:00:00", version=2)])
-    later = table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default="2018-12-31 16:00:00", version=2)])
-    h = history(database(1), job(2, 3, wanted), job(3, 15, later))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP, `n` TIMESTAMP DEFAULT '2020-01-01 00:00:00' COMMENT 'a');",
-        3: "ALTER TABLE `t` ALTER COLUMN `n` SET DEFAULT '2019-01-01 00:00:00';",
-    }
-    steps = steps_of(h, texts)
-    apply_all(session, steps[:2], h)
-    session.execute("INSERT INTO d.t (id, c) VALUES (1, NULL)")
-    session.commit()
+    made, later = (
+        table(10, "t", [ID, column(2, "c", TIMESTAMP), column(3, "n", TIMESTAMP, default=f"{year}-12-31 16:00:00", version=2)])
+        for year in (2019, 2018)
+    )
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP, `n` TIMESTAMP DEFAULT '2020-01-01 00:00:00' COMMENT 'a');"
+    h = told((3, made, create), (15, later, "ALTER TABLE `t` ALTER COLUMN `n` SET DEFAULT '2019-01-01 00:00:00';"))
+    change = prepared(session, h, {}, "INSERT INTO d.t (id, c) VALUES (1, NULL)")
     assert cells(session) == {None}
     assert declared(session, "n") == ("'2019-12-31 16:00:00'", "YES", "")
-    apply(session, steps[2], h)
+    apply(session, change, h)
     assert declared(session, "n") == ("'2018-12-31 16:00:00'", "YES", "")
 
 
 @with_both_settings
 def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
-    before, after = column(2, "c", TIMESTAMP), column(2, "c", kind(7, 128, 23, 3))
-    h = history(database(1), job(2, 3, table(10, "t", [ID, before])), job(3, 12, table(10, "t", [ID, after])))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL DEFAULT NULL);",
-        3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP(3);",
-    }
-    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL)")
-    apply(session, modify, h)
+    before, after = (table(10, "t", [ID, column(2, "c", c)]) for c in (TIMESTAMP, kind(7, 128, 23, 3)))
+    made = (3, before, "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL DEFAULT NULL);")
+    h = told(made, (12, after, "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP(3);"))
+    apply(session, prepared(session, h, {}, "INSERT INTO d.t VALUES (1, NULL)"), h)
     assert cells(session) == {None}
 
 
@@ -306,10 +295,10 @@ def test_modify_of_a_timestamp_keeps_its_nulls(session: Session) -> None:
 def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str) -> None:
     before, after = column(2, "c", TIMESTAMP, origin_default="2021-05-06 07:08:09"), column(2, "c", kind(7, 129, 19))
     kept = column(3, "k", kind(7, 129 | 8192, 19), default="CURRENT_TIMESTAMP")
-    h = history(database(1), job(2, 3, table(10, "t", [ID, before, kept])), job(3, 12, table(10, "t", [ID, after, kept])))
     create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `c` TIMESTAMP NULL, `k` TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW());"
-    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL;"}
-    modify = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
+    change = (12, table(10, "t", [ID, after, kept]), "ALTER TABLE `t` MODIFY COLUMN `c` TIMESTAMP NOT NULL;")
+    h = told((3, table(10, "t", [ID, before, kept]), create), change)
+    modify = prepared(session, h, {}, "INSERT INTO d.t VALUES (1, NULL, '2001-01-01 00:00:00')")
     die(session, modify, h, point)
     losses = apply(session, modify, h).losses
     assert cells(session) == {"2021-05-06 07:08:09"}
@@ -324,11 +313,9 @@ def test_a_null_that_may_not_be_is_filled_and_told(session: Session, point: str)
 def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session, passing: dict[str, Any], state: str) -> None:
     """However the DDL is skipped then, and if the answer to that was lost."""
     before, after = ([ID, column(2, "c", {**INT, "Flag": flag}), column(3, "k")] for flag in (0, 1))
-    unique = [index(1, "u", ("k", 2), unique=True)]
-    h = history(database(1), job(2, 3, table(10, "t", before)), job(3, 61, table(10, "t", after, index_info=unique)))
-    modify = prepared(
-        session, h, {3: "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"}, "INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)"
-    )
+    unique = table(10, "t", after, index_info=[index(1, "u", ("k", 2), unique=True)])
+    h = told((3, table(10, "t", before), "x"), (61, unique, "ALTER TABLE t MODIFY c INT NOT NULL, ADD UNIQUE u (k)"))
+    modify = prepared(session, h, {}, "INSERT INTO d.t VALUES (1, NULL, 7), (2, 2, 7)")
     with pytest.raises(DdlRefused, match="Duplicate entry"):
         apply(session, modify, h)
     for _ in range(2):
@@ -341,14 +328,8 @@ def test_a_null_that_was_filled_before_a_refusal_is_told(session: Session, passi
 
 def test_the_year_0_is_not_2000(session: Session) -> None:
     before, after = (table(10, "t", [ID, column(2, "c", kind(13, flag, 4))]) for flag in (96, 97))
-    h = history(database(1), job(2, 3, before), job(3, 12, after))
-    modify = prepared(
-        session,
-        h,
-        {2: "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)", 3: "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"},
-        "INSERT INTO d.t VALUES (1, NULL), (2, 2000)",
-    )
-    apply(session, modify, h)
+    h = told((3, before, "CREATE TABLE t (id INT PRIMARY KEY, c YEAR)"), (12, after, "ALTER TABLE t MODIFY COLUMN c YEAR NOT NULL"))
+    apply(session, prepared(session, h, {}, "INSERT INTO d.t VALUES (1, NULL), (2, 2000)"), h)
     assert session.query("SELECT CAST(c AS CHAR) FROM d.t ORDER BY id") == [("0000",), ("2000",)]
 
 
@@ -369,13 +350,10 @@ BEFORE = {
 def to_add(session: Session, more: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
     """Two rows in a table with a column that changes with every UPDATE that does not set it."""
     at = column(2, "at", kind(7, 8192 | 129, 19), default="CURRENT_TIMESTAMP")
-    h = history(database(1), job(2, 3, table(10, "t", [ID, at])), job(3, 5, table(10, "t", [ID, at, column(3, "c", INT, **more)])))
-    text = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP);"
-    steps = steps_of(h, {2: text, 3: "ALTER TABLE `t` ADD COLUMN `c` INT" + (f" DEFAULT {more['default']}" if more else "")})
-    apply_all(session, steps[:2], h)
-    session.execute("INSERT INTO d.t VALUES (1, '2020-01-01 00:00:00'), (2, '2020-01-01 00:00:00')")
-    session.commit()
-    return h, steps[2]
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP);"
+    text = "ALTER TABLE `t` ADD COLUMN `c` INT" + (f" DEFAULT {more['default']}" if more else "")
+    h = told((3, table(10, "t", [ID, at]), create), (5, table(10, "t", [ID, at, column(3, "c", INT, **more)]), text))
+    return h, prepared(session, h, {}, "INSERT INTO d.t VALUES (1, '2020-01-01 00:00:00'), (2, '2020-01-01 00:00:00')")
 
 
 @pytest.mark.parametrize(("case", "dies", "session"), products(BEFORE, [False, True]), indirect=["session"])
@@ -385,20 +363,16 @@ def test_a_column_that_a_person_has_added_before(session: Session, case: str, di
     h, step = to_add(session, more)
     if dies:
         die(session, step, h, "after-ddl-intent")
-    session.execute(f"ALTER TABLE d.t ADD COLUMN c {by_hand}")
-    if filled:
-        session.execute(filled)
-        session.commit()
+    committed(session, f"ALTER TABLE d.t ADD COLUMN c {by_hand}", *filter(None, [filled]))
     if not update:
         assert apply(session, step, h).losses == ()
         return
     with pytest.raises(DdlRefused, match=f"(?s)already has the column c.*{re.escape(update)}.*ignore-txn-commit-ts = .30."):
         apply(session, step, h)
     (found,) = session.query("SELECT tries FROM ddl_marks.spark_ddl WHERE job_id = 3")[0]
-    told = re.search("UPDATE .*", json.loads(found)[-1]["words"])
-    assert told is not None
-    session.execute(told[0])
-    session.commit()
+    update_of_message = re.search("UPDATE .*", json.loads(found)[-1]["words"])
+    assert update_of_message is not None
+    committed(session, update_of_message[0])
     outcome = apply(session, step, h)
     assert (outcome.state, outcome.losses) == ("done", ())
     assert session.query("SELECT DISTINCT c, CAST(at AS CHAR) FROM d.t") == [(5 if more else None, "2020-01-01 00:00:00")]
@@ -409,30 +383,22 @@ def test_what_a_person_means_so_is_left(session: Session) -> None:
     session.execute("ALTER TABLE d.t ADD COLUMN c INT")
     skipping = apply(session, step, h, dataclasses.replace(CONFIG, ddl_policy="skip"))
     assert skipping.state == "done" and "already has the column c" in skipping.losses[0]
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
+    committed(session, "DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     ignoring = apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30,)))
     assert (ignoring.state, ignoring.how, ignoring.losses) == ("done", "ignored", skipping.losses)
     assert cells(session) == {None}
 
 
 def test_a_float_is_what_its_literal_means(session: Session) -> None:
-    h, step = to_alter(
-        session,
-        [column(2, "c", kind(4, 0, 12, -1), default="0.1", origin_default="0.1")],
-        "ALTER TABLE `t` ADD COLUMN `c` FLOAT DEFAULT 0.1",
-    )
-    session.execute("ALTER TABLE d.t ADD COLUMN c FLOAT")
-    session.execute("UPDATE d.t SET c = 0.1")
-    session.commit()
+    added, by_hand = column(2, "c", kind(4, 0, 12, -1), default="0.1", origin_default="0.1"), "ALTER TABLE d.t ADD COLUMN c FLOAT"
+    h, step = to_alter(session, [added], "ALTER TABLE `t` ADD COLUMN `c` FLOAT DEFAULT 0.1", 5, (by_hand, "UPDATE d.t SET c = 0.1"))
     assert apply(session, step, h).losses == ()
 
 
 @pytest.mark.parametrize("own", ["INT AS (id + 1)", "VARCHAR(9)"])
 def test_somebody_s_own_column_that_cannot_hold_the_upstream_s_is_not_taken_for_it(session: Session, own: str) -> None:
     """With sync-mode = 2 the rows would be written without it, and without a word."""
-    h, step = to_alter(session, [column(2, "c", INT)], "ALTER TABLE `t` ADD COLUMN `c` INT;")
-    session.execute(f"ALTER TABLE d.t ADD COLUMN c {own}")
+    h, step = to_alter(session, [column(2, "c", INT)], "ALTER TABLE `t` ADD COLUMN `c` INT;", 5, [f"ALTER TABLE d.t ADD COLUMN c {own}"])
     with pytest.raises(DdlRefused, match="Duplicate column name"):
         apply(session, step, h)
     session.rollback()

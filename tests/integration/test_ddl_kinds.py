@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.replay.plain_text import execute_text
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, Unrecorded, apply, apply_all, ddl_session, die, dying, prepared
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, foreign_key, history, index, job, partitioned, steps_of, table, told
+from tests.support.ddl_target import CONFIG, Unrecorded, apply, apply_all, committed, die, prepared, shown
 from tests.support.private_mysql import NO_PAD_BIN
 
 pytestmark = pytest.mark.mysql
@@ -29,14 +28,9 @@ TEXT_COLUMN = column(2, "k", VARCHAR)
 BARE = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
 PLAIN = [column(1, "id", {**INT, "Flag": 4099 | 512}), column(2, "n")]
 CHILD = table(11, "t", PLAIN)
-TEXTS = {2: "CREATE TABLE `p` (`id` INT PRIMARY KEY);", 3: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT);"}
+MAKE_P, MAKE_T = "CREATE TABLE `p` (`id` INT PRIMARY KEY);", "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT);"
+TEXTS = {2: MAKE_P, 3: MAKE_T}
 FOREIGN = {"fk_info": [foreign_key("fk", "n", "p", "id")]}
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def run(session: Session, kind: int, query: str, after: dict[str, Any] | None = CHILD, **config: Any) -> DdlOutcome:
@@ -47,18 +41,14 @@ def run(session: Session, kind: int, query: str, after: dict[str, Any] | None = 
     return apply(session, last, h, dataclasses.replace(CONFIG, **config))
 
 
-def shown(session: Session) -> str:
-    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
-
-
 @pytest.mark.shows("ddl add foreign key", "ddl drop foreign key")
 def test_a_foreign_key_comes_and_goes(session: Session) -> None:
-    added = table(11, "t", PLAIN, **FOREIGN)
-    assert run(session, 9, "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);", added).how == "changes"
-    assert "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)" in shown(session)
-    h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, 9, added), job(5, 10, CHILD))
-    assert apply(session, steps_of(h, {5: "ALTER TABLE `t` DROP FOREIGN KEY `fk`;"})[-1], h).how == "changes"
-    assert "FOREIGN KEY" not in shown(session)
+    added = (9, table(11, "t", PLAIN, **FOREIGN), "ALTER TABLE `t` ADD CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p`(`id`);")
+    h = told((3, PARENT, MAKE_P), (3, CHILD, MAKE_T), added, (10, CHILD, "ALTER TABLE `t` DROP FOREIGN KEY `fk`;"))
+    *before, add, drop = steps_of(h)
+    apply_all(session, before, h)
+    assert apply(session, add, h).how == "changes" and "CONSTRAINT `fk` FOREIGN KEY (`n`) REFERENCES `p` (`id`)" in shown(session)
+    assert apply(session, drop, h).how == "changes" and "FOREIGN KEY" not in shown(session)
 
 
 def test_an_index_over_a_column_that_is_not_replicated_needs_nothing(session: Session) -> None:
@@ -66,9 +56,9 @@ def test_an_index_over_a_column_that_is_not_replicated_needs_nothing(session: Se
     config = dataclasses.replace(CONFIG, routes=(TableRoute(db_name="d", tbl_name="t", columns=("id", "n")),))
     marked = [PLAIN[0], column(2, "n", {**INT, "Flag": 8}), column(3, "m")]
     added = table(11, "t", marked, index_info=[index(1, "i", ("n", 1), ("m", 2))])
-    h = history(database(1), job(2, 3, table(11, "t", [*PLAIN, column(3, "m")])), job(3, 7, added))
-    texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: "ALTER TABLE `t` ADD INDEX `i`(`n`, `m`);"}
-    assert [apply(session, step, h, config).how for step in steps_of(h, texts)] == ["text", "text", "nothing"]
+    made = (3, table(11, "t", [*PLAIN, column(3, "m")]), "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);")
+    h = told(made, (7, added, "ALTER TABLE `t` ADD INDEX `i`(`n`, `m`);"))
+    assert [outcome.how for outcome in apply_all(session, steps_of(h), h, config)] == ["text", "text", "nothing"]
 
 
 COLUMN_JOBS = {
@@ -86,15 +76,12 @@ def made_and_changed(session: Session, clause: str, *otherwise: str) -> tuple[Sc
     """The history, and the step of a job on the columns of ``d.t``, whose table was made and then changed ``otherwise`` at the target."""
     kind, *columns = COLUMN_JOBS[clause]
     ids = {"id": 1, "n": 2, "N": 2, "m": 3, "k": 2 if kind == 12 else 4}
-    infos = [
+    before, after = (
         table(11, "t", [column(ids[name], name, PLAIN[0]["type"] if name == "id" else INT) for name in names.split()]) for names in columns
-    ]
-    h = history(database(1), job(2, 3, infos[0]), job(3, kind, infos[1]))
-    texts = {2: "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);", 3: f"ALTER TABLE `t` {clause};"}
-    changed = prepared(session, h, texts)
-    for what in otherwise:
-        session.execute(f"ALTER TABLE d.t {what}")
-    return h, changed
+    )
+    made = (3, before, "CREATE TABLE `t` (`id` INT AUTO_INCREMENT PRIMARY KEY,`n` INT,`m` INT);")
+    h = told(made, (kind, after, f"ALTER TABLE `t` {clause};"))
+    return h, prepared(session, h, {}, *(f"ALTER TABLE d.t {what}" for what in otherwise))
 
 
 @pytest.mark.parametrize("clause", COLUMN_JOBS)
@@ -103,6 +90,7 @@ def made_and_changed(session: Session, clause: str, *otherwise: str) -> tuple[Sc
     [
         (("ADD COLUMN x INT AFTER n", "ADD COLUMN y INT"), "id n x m y"),
         (("ADD COLUMN x INT FIRST", "MODIFY COLUMN m INT AFTER id"), "x id m n"),
+        (("MODIFY COLUMN m INT FIRST",), "m id n"),
         (("DROP COLUMN m",), "id n"),
     ],
 )
@@ -111,22 +99,11 @@ def test_a_crash_behind_a_change_of_columns_of_a_table_with_others(
 ) -> None:
     h, changed = made_and_changed(session, clause, *otherwise)
     assert column_names(session, "d", "t") == tuple(there.split())
-    with dying("after-ddl-intent"):
-        apply(session, changed, h)
-    with dying("after-ddl"):
-        apply(session, changed, h)
+    for point in ("after-ddl-intent", "after-ddl"):
+        die(session, changed, h, point)
     as_executed = column_names(session, "d", "t")
     assert as_executed != tuple(there.split()) and apply(session, changed, h).how == "found"
     assert column_names(session, "d", "t") == as_executed
-
-
-@pytest.mark.parametrize(("clause", "how"), [("CHANGE COLUMN `n` `k` INT FIRST", "found"), ("MODIFY COLUMN `n` INT FIRST", "found")])
-def test_a_crash_behind_a_move_in_a_table_of_another_order(session: Session, clause: str, how: str) -> None:
-    """Its place among the upstream's columns shows that it was executed."""
-    h, changed = made_and_changed(session, clause, "MODIFY COLUMN m INT FIRST")
-    die(session, changed, h, "after-ddl")
-    assert apply(session, changed, h).how == how
-    assert column_names(session, "d", "t") == (COLUMN_JOBS[clause][2].split()[0], "m", "id")
 
 
 @pytest.mark.parametrize(
@@ -207,22 +184,16 @@ def test_what_only_tidb_has_changes_nothing_at_the_target(session: Session, kind
 @pytest.mark.parametrize("kind", [27, 28, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 59, 68, 69, 70])
 def test_what_no_target_holds_gets_no_step(kind: int) -> None:
     h = history(database(1), job(2, 3, CHILD), job(3, kind, CHILD, table_name="t", query="whatever"))
-    assert [step.job.id for step in steps_of(h, {})] == [1, 2]
+    assert [step.job.id for step in steps_of(h)] == [1, 2]
 
 
 @pytest.mark.shows("ddl add primary key", "ddl drop primary key")
 def test_a_primary_key_comes_and_goes(session: Session) -> None:
     bare = table(11, "t", BARE, pk_is_handle=False)
     keyed = table(11, "t", BARE, pk_is_handle=False, index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)])
-    h = history(database(1), job(2, 3, bare), job(3, 32, keyed), job(4, 33, bare))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT NOT NULL,`n` INT);",
-        3: "ALTER TABLE `t` ADD PRIMARY KEY(`id`) /*T![clustered_index] NONCLUSTERED */;",
-        4: "ALTER TABLE `t` DROP PRIMARY KEY;",
-    }
-    hows = []
-    for step in steps_of(h, texts):
-        hows.append((apply(session, step, h).how, step.job.id > 1 and "PRIMARY KEY (`id`)" in shown(session)))
+    add = (32, keyed, "ALTER TABLE `t` ADD PRIMARY KEY(`id`) /*T![clustered_index] NONCLUSTERED */;")
+    h = told((3, bare, "CREATE TABLE `t` (`id` INT NOT NULL,`n` INT);"), add, (33, bare, "ALTER TABLE `t` DROP PRIMARY KEY;"))
+    hows = [(apply(session, step, h).how, step.job.id > 1 and "PRIMARY KEY (`id`)" in shown(session)) for step in steps_of(h)]
     assert hows == [("text", False), ("text", False), ("changes", True), ("changes", False)]
 
 
@@ -237,27 +208,26 @@ def test_a_repaired_table_is_left_as_it_is_or_refused_aloud(session: Session) ->
 @pytest.mark.shows("ddl create sequence", "ddl alter sequence", "ddl drop sequence")
 def test_a_sequence_is_made_changed_and_dropped(session: Session) -> None:
     made, changed = (table(12, "s", sequence={"sequence_start": 5, "sequence_increment": n, "sequence_cache_value": 10}) for n in (5, 7))
-    h = history(database(1), job(2, 34, made), job(3, 35, changed), job(4, 35, changed), job(5, 36, None, table_id=12, table_name="s"))
-    texts = {
-        2: "CREATE SEQUENCE `s` START WITH 5 INCREMENT BY 5 CACHE 10;",
-        3: "ALTER SEQUENCE `s` INCREMENT BY 7;",
-        4: "ALTER SEQUENCE `s` RESTART WITH 40;",
-        5: "DROP SEQUENCE `s`;",
-    }
-    create, change, restart, drop = steps_of(h, texts)[1:]
-    apply(session, steps_of(h, texts)[0], h)
+    alters = [(35, changed, f"ALTER SEQUENCE `s` {what};") for what in ("INCREMENT BY 7", "RESTART WITH 40")]
+    h = told(
+        (34, made, "CREATE SEQUENCE `s` START WITH 5 INCREMENT BY 5 CACHE 10;"),
+        *alters,
+        (36, None, "DROP SEQUENCE `s`;"),
+        table_id=12,
+        table_name="s",
+    )
+    first, create, change, restart, drop = steps_of(h)
+    apply(session, first, h)
     if session.flavour is Flavour.MYSQL:
-        for step in (create, change, restart, drop):
-            outcome = apply(session, step, h)
+        for outcome in apply_all(session, (create, change, restart, drop), h):
             assert (outcome.state, outcome.how, outcome.losses) == ("done", "nothing", ("d.s: sequence left out, because MySQL has none",))
         return
     assert apply(session, create, h).how == "text"
     assert session.query("SELECT increment FROM d.s") == [(5,)] and session.query("SELECT NEXT VALUE FOR d.s") == [(5,)]
-    assert apply(session, change, h).how == "text"
     numbers = "SELECT start_value, increment, cache_size, next_not_cached_value FROM d.s"
-    assert session.query(numbers) == [(5, 7, 10, 55)]
-    apply(session, restart, h)
-    assert session.query(numbers) == [(5, 7, 10, 40)]
+    for step, following in ((change, 55), (restart, 40)):
+        assert apply(session, step, h).how == "text"
+        assert session.query(numbers) == [(5, 7, 10, following)]
     assert apply(session, drop, h).how == "text"
     assert session.query("SHOW TABLES FROM d") == []
 
@@ -285,31 +255,21 @@ def test_a_type_of_a_later_tidb_is_executed_as_its_text(session: Session) -> Non
 
 @pytest.mark.shows("ddl of a later TiDB")
 def test_a_type_of_a_later_tidb_that_the_target_refuses_says_how_to_go_on(session: Session) -> None:
-    with pytest.raises(
-        DdlRefused, match=r"error 1064.*syncer.ignore-txn-commit-ts = \[40\], or set spark.ddl-policy to skip or quarantine"
-    ):
+    how_to_go_on = r"error 1064.*syncer.ignore-txn-commit-ts = \[40\], or set spark.ddl-policy to skip or quarantine"
+    with pytest.raises(DdlRefused, match=how_to_go_on):
         run(session, 199, "ALTER TABLE `t` DO SOMETHING NEW;")
-    assert run_again(session, "skip").state == "skipped"
-
-
-def run_again(session: Session, policy: str) -> DdlOutcome:
-    h = history(database(1), job(2, 3, PARENT), job(3, 3, CHILD), job(4, 199, CHILD, table_name="t"))
-    return apply(
-        session, steps_of(h, TEXTS | {4: "ALTER TABLE `t` DO SOMETHING NEW;"})[-1], h, dataclasses.replace(CONFIG, ddl_policy=policy)
-    )
 
 
 @pytest.mark.shows("ddl add check", "ddl drop check", "ddl alter check")
 def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Session) -> None:
     checked = {**CHILD, "constraint_info": [{"constraint_name": {"O": "c"}}]}
-    h = history(database(1), job(2, 3, CHILD), job(3, 43, checked), job(4, 45, checked), job(5, 44, CHILD))
-    texts = {
-        2: TEXTS[3],
-        3: "ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`n`>0) ENFORCED;",
-        4: "ALTER TABLE `t` ALTER CONSTRAINT `c` NOT ENFORCED;",
-        5: "ALTER TABLE `t` DROP CONSTRAINT `c`;",
-    }
-    outcomes = [apply(session, step, h) for step in steps_of(h, texts)]
+    h = told(
+        (3, CHILD, MAKE_T),
+        (43, checked, "ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`n`>0) ENFORCED;"),
+        (45, checked, "ALTER TABLE `t` ALTER CONSTRAINT `c` NOT ENFORCED;"),
+        (44, CHILD, "ALTER TABLE `t` DROP CONSTRAINT `c`;"),
+    )
+    outcomes = apply_all(session, steps_of(h), h)
     assert [outcome.state for outcome in outcomes] == ["done"] * 5 and "CHECK" not in shown(session)
     assert outcomes[2].losses == ("d.t: CHECK constraint left out, because the upstream has checked it",)
 
@@ -317,23 +277,18 @@ def test_a_check_which_the_upstream_has_made_is_left_out_and_named(session: Sess
 @pytest.mark.shows("ddl add columns", "ddl drop columns", "ddl drop indexes")
 def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
     more = [*PLAIN, column(3, "x"), column(4, "y")]
-    indexed = table(11, "t", more, index_info=[index(1, "a", ("x", 2)), index(2, "b", ("y", 3))])
-    h = history(
-        database(1),
-        job(2, 3, CHILD),
-        job(3, 37, table(11, "t", more)),
-        job(4, 7, indexed),
-        job(5, 48, table(11, "t", more)),
-        job(6, 38, CHILD),
+    h = told(
+        (3, CHILD, MAKE_T),
+        (37, table(11, "t", more), "ALTER TABLE `t` ADD COLUMN (`x` INT, `y` INT);"),
+        (
+            7,
+            table(11, "t", more, index_info=[index(1, "a", ("x", 2)), index(2, "b", ("y", 3))]),
+            "ALTER TABLE `t` ADD INDEX `a`(`x`), ADD INDEX `b`(`y`);",
+        ),
+        (48, table(11, "t", more), "ALTER TABLE `t` DROP INDEX `a`, DROP INDEX `b`;"),
+        (38, CHILD, "ALTER TABLE `t` DROP COLUMN `x`, DROP COLUMN `y`;"),
     )
-    texts = {
-        2: TEXTS[3],
-        3: "ALTER TABLE `t` ADD COLUMN (`x` INT, `y` INT);",
-        4: "ALTER TABLE `t` ADD INDEX `a`(`x`), ADD INDEX `b`(`y`);",
-        5: "ALTER TABLE `t` DROP INDEX `a`, DROP INDEX `b`;",
-        6: "ALTER TABLE `t` DROP COLUMN `x`, DROP COLUMN `y`;",
-    }
-    for step in steps_of(h, texts):
+    for step in steps_of(h):
         assert apply(session, step, h).how == ("text" if step.job.id < 3 else "changes")
         if step.job.id == 4:
             assert "KEY `a` (`x`)" in shown(session) and "KEY `b` (`y`)" in shown(session)
@@ -342,27 +297,17 @@ def test_old_jobs_of_several_columns_and_indexes(session: Session) -> None:
 
 @pytest.mark.shows("ddl table charset", "ddl index visibility")
 def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> None:
-    key = index(1, "i", ("k", 1))
-    wide = table(
-        11, "t", [BARE[0], TEXT_COLUMN], index_info=[key], partition=partitioned(1, (21, "p0", "9"), (22, "p1", "99"), expr="`id`")
+    key, parts = index(1, "i", ("k", 1)), [(21, "p0", "9"), (22, "p1", "99")]
+    wide = table(11, "t", [BARE[0], TEXT_COLUMN], index_info=[key], partition=partitioned(1, *parts, expr="`id`"))
+    bounds = "(PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
+    create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),KEY `i`(`k`)) PARTITION BY RANGE (`id`) {bounds};"
+    h = told(
+        (3, {**wide, "charset": "latin1", "collate": "latin1_bin"}, create),
+        (22, wide, "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN;"),
+        (41, {**wide, "index_info": [{**key, "is_invisible": True}]}, "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE;"),
+        (20, {**wide, "partition": partitioned(1, parts[0], expr="`id`")}, "ALTER TABLE `t` DROP PARTITION IF EXISTS `p1`;"),
     )
-    plain = {**wide, "charset": "latin1", "collate": "latin1_bin"}
-    narrow = {**wide, "partition": partitioned(1, (21, "p0", "9"), expr="`id`")}
-    h = history(
-        database(1),
-        job(2, 3, plain),
-        job(3, 22, wide),
-        job(4, 41, {**wide, "index_info": [{**key, "is_invisible": True}]}),
-        job(5, 20, narrow),
-    )
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`k` VARCHAR(20),KEY `i`(`k`)) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99));",
-        3: "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_BIN;",
-        4: "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE;",
-        5: "ALTER TABLE `t` DROP PARTITION IF EXISTS `p1`;",
-    }
-    *steps, last = steps_of(h, texts)
-    assert [apply(session, step, h).state for step in steps] == ["done"] * 4
+    last = prepared(session, h)
     assert re.search("PARTITION `?p1`? VALUES", shown(session))
     assert ("INVISIBLE" if session.flavour is Flavour.MYSQL else "IGNORED") in shown(session)
     assert apply(session, last, h).how == "text"
@@ -372,23 +317,18 @@ def test_partitions_of_a_list_are_kept_by_a_charset_change(session: Session) -> 
 @pytest.mark.shows("ddl alter partitioning", "ddl remove partitioning")
 def test_a_table_is_partitioned_anew_under_another_id(session: Session) -> None:
     """Its rows stay, and it is known under its new id only, over a death behind each of the two DDLs."""
+    parted = table(20, "t", PLAIN, partition=partitioned(2, (21, "p0"), (22, "p1"), expr="`id`"))
     h = history(
         database(1),
-        job(2, 3, CHILD),
-        job(
-            3, JobType.ALTER_PARTITIONING, table(20, "t", PLAIN, partition=partitioned(2, (21, "p0"), (22, "p1"), expr="`id`")), table_id=11
-        ),
-        job(4, JobType.REMOVE_PARTITIONING, table(30, "t", PLAIN), table_id=20),
+        job(2, 3, CHILD, query=MAKE_T),
+        job(3, JobType.ALTER_PARTITIONING, parted, table_id=11, query="ALTER TABLE `t` PARTITION BY HASH (`id`) PARTITIONS 2;"),
+        job(4, JobType.REMOVE_PARTITIONING, table(30, "t", PLAIN), table_id=20, query="ALTER TABLE `t` REMOVE PARTITIONING;"),
     )
-    texts = {2: TEXTS[3], 3: "ALTER TABLE `t` PARTITION BY HASH (`id`) PARTITIONS 2;", 4: "ALTER TABLE `t` REMOVE PARTITIONING;"}
-    made, made_table, anew, removed = steps_of(h, texts)
-    for step in (made, made_table):
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (1, 1), (2, 2)")
-    session.commit()
+    *before, anew, removed = steps_of(h)
+    apply_all(session, before, h)
+    committed(session, "INSERT INTO d.t VALUES (1, 1), (2, 2)")
     for step, divided in ((anew, True), (removed, False)):
-        with dying("after-ddl"):
-            apply(session, step, h)
+        die(session, step, h, "after-ddl")
         assert ("PARTITION BY" in shown(session)) is divided
         assert apply(session, step, h).state == "done"
         assert ("PARTITION BY" in shown(session)) is divided
@@ -405,29 +345,19 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
     def parent(columns: list[dict[str, Any]], first: int = 21) -> dict[str, Any]:
         return table(20, "t", columns, partition=partitioned(1, (first, "p0", "9"), (22, "p1", "99"), expr="`id`"))
 
-    h = history(
-        database(1),
-        job(2, 3, parent(narrow)),
-        job(3, 3, table(11, "x", narrow)),
-        job(4, 5, parent(wide)),
-        job(5, 5, table(11, "x", wide)),
-        job(6, 42, parent(wide, 11), table_id=11),
-    )
     ranges = "PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9),PARTITION `p1` VALUES LESS THAN (99))"
-    texts = {
-        2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY) {ranges};",
-        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
-        4: "ALTER TABLE `t` ADD COLUMN `n` INT DEFAULT 7;",
-        5: "ALTER TABLE `x` ADD COLUMN `n` INT DEFAULT 7;",
-        6: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
-    }
-    *steps, last = steps_of(h, texts)
-    for step in steps:
-        apply(session, step, h)
-        if step.job.id == 3:
-            session.execute("INSERT INTO d.t VALUES (1), (20)")
-            session.execute("INSERT INTO d.x VALUES (2)")
-            session.commit()
+    h = told(
+        (3, parent(narrow), f"CREATE TABLE `t` (`id` INT PRIMARY KEY) {ranges};"),
+        (3, table(11, "x", narrow), "CREATE TABLE `x` (`id` INT PRIMARY KEY);"),
+        (5, parent(wide), "ALTER TABLE `t` ADD COLUMN `n` INT DEFAULT 7;"),
+        (5, table(11, "x", wide), "ALTER TABLE `x` ADD COLUMN `n` INT DEFAULT 7;"),
+        (42, parent(wide, 11), "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;"),
+        table_id=11,
+    )
+    *steps, last = steps_of(h)
+    apply_all(session, steps[:3], h)
+    committed(session, "INSERT INTO d.t VALUES (1), (20)", "INSERT INTO d.x VALUES (2)")
+    apply_all(session, steps[3:], h)
     die(session, last, h, point)
     assert apply(session, last, h).how == ("found" if point == "after-ddl" else "text")
     assert session.query("SELECT * FROM d.t ORDER BY id") == [(2, 7), (20, 7)]
@@ -437,14 +367,13 @@ def test_a_partition_is_exchanged_after_a_column_came(session: Session, point: s
 def test_an_exchange_of_tables_that_differ_otherwise_says_in_what(session: Session) -> None:
     """No right that the account lacks is in its way, and no columns."""
     parent = [table(20, "t", partition=partitioned(1, (number, "p0", "9"), expr="`id`")) for number in (21, 11)]
-    h = history(database(1), job(2, 3, parent[0]), job(3, 3, table(11, "x")), job(4, 42, parent[1], table_id=11))
-    texts = {
-        2: "CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
-        3: "CREATE TABLE `x` (`id` INT PRIMARY KEY);",
-        4: "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;",
-    }
-    last = prepared(session, h, texts, "INSERT INTO d.t VALUES (1)")
-    session.execute("ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
+    h = told(
+        (3, parent[0], "CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));"),
+        (3, table(11, "x"), "CREATE TABLE `x` (`id` INT PRIMARY KEY);"),
+        (42, parent[1], "ALTER TABLE `t` EXCHANGE PARTITION `p0` WITH TABLE `x`;"),
+        table_id=11,
+    )
+    last = prepared(session, h, {}, "INSERT INTO d.t VALUES (1)", "ALTER TABLE d.x ROW_FORMAT = COMPRESSED")
     with pytest.raises(DdlRefused, match=r"Non matching attribute 'ROW_FORMAT'.*Make this option equal in the two tables") as refused:
         apply(session, last, h)
     assert "PROCESS" not in str(refused.value)
@@ -463,8 +392,7 @@ def test_a_table_like_one_of_another_database_is_not_like_its_namesake(session: 
     steps = steps_of(h, {3: "CREATE TABLE `d`.`t` LIKE `orders`;"})
     apply(session, steps[0], h)
     die(session, steps[1], h, "before-ddl-done")
-    session.execute("DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
-    session.commit()
+    committed(session, "DELETE FROM ddl_marks.spark_ddl WHERE job_id = 3")
     assert apply(session, steps[1], h).how == "nothing"
     assert "`k` varchar(20)" in shown(session) and "UNIQUE" not in shown(session)
 
@@ -475,29 +403,21 @@ def unnamed(*keys: tuple[str, str]) -> dict[str, Any]:
 
 def test_a_foreign_key_without_a_name_is_dropped_under_the_targets_name(session: Session) -> None:
     """TiDB calls it fk_1, MariaDB t_ibfk_1; one that the target's DBA has made over the same column counts as the upstream's."""
-    wide = [*PLAIN, column(3, "m")]
-    both, one = unnamed(("fk_1", "n"), ("fk_2", "m")), unnamed(("fk_2", "m"))
-    h = history(
-        database(1),
-        job(2, 3, PARENT),
-        job(3, 3, table(11, "t", wide, **unnamed(("fk_1", "n")))),
-        job(4, 9, table(11, "t", wide, **both), query="add"),
-        job(5, 10, table(11, "t", wide, **one), query="drop"),
-        job(6, 6, table(11, "t", [wide[0], wide[2]], **one), query="alter table t drop column n"),
+    wide, first, second = [*PLAIN, column(3, "m")], ("fk_1", "n"), ("fk_2", "m")
+    refers = "FOREIGN KEY (`n`) REFERENCES `p`(`id`) ON DELETE CASCADE"
+    h = told(
+        (3, PARENT, MAKE_P),
+        (3, table(11, "t", wide, **unnamed(first)), f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT,`m` INT,{refers});"),
+        (9, table(11, "t", wide, **unnamed(first, second)), "ALTER TABLE `t` ADD FOREIGN KEY (`m`) REFERENCES `p`(`id`);"),
+        (10, table(11, "t", wide, **unnamed(second)), "ALTER TABLE `t` DROP FOREIGN KEY `fk_1`;"),
+        (6, table(11, "t", [wide[0], wide[2]], **unnamed(second)), "ALTER TABLE `t` DROP COLUMN `n`;"),
     )
-    texts = {
-        2: TEXTS[2],
-        3: "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT,`m` INT,FOREIGN KEY (`n`) REFERENCES `p`(`id`) ON DELETE CASCADE);",
-        4: "ALTER TABLE `t` ADD FOREIGN KEY (`m`) REFERENCES `p`(`id`);",
-        5: "ALTER TABLE `t` DROP FOREIGN KEY `fk_1`;",
-        6: "ALTER TABLE `t` DROP COLUMN `n`;",
-    }
-    steps = steps_of(h, texts)
+    steps = steps_of(h)
     apply_all(session, steps[:3], h)
     session.execute("ALTER TABLE d.t ADD CONSTRAINT own FOREIGN KEY (m) REFERENCES p (id)")
-    for step, how in zip(steps[3:], ("found", "found", "found"), strict=True):
+    for step in steps[3:]:
         die(session, step, h, "after-ddl")
-        assert apply(session, step, h).how == how
+        assert apply(session, step, h).how == "found"
     assert "`n`" not in shown(session) and "`own` FOREIGN KEY (`m`)" in shown(session)
     assert shown(session).count("FOREIGN KEY") == 1
 
@@ -516,9 +436,7 @@ def test_one_without_a_name_that_goes_is_not_the_one_that_comes(session: Session
 
 def test_a_condition_in_a_text_that_is_all_that_is_known(session: Session, mariadb: PrivateMariaDB) -> None:
     """MySQL has none in ALTER TABLE and of indexes; a second time it is so already."""
-    session.execute("CREATE DATABASE d")
-    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
-    session.commit()
+    committed(session, "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, gone INT)")
     texts = (
         "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `n` INT DEFAULT (IF(1,2,3))",
         "CREATE INDEX IF NOT EXISTS `i` ON `t` (`n`)",

@@ -216,7 +216,7 @@ def run(session: Session, case: Case, lives: int = 0) -> bool:
     jobs = [job(n, kind, info, query=f"-- {n}") for n, (kind, info) in enumerate(case.ddls, 2)]
     h = history(database(1), *jobs)
     mortal, died = Mortal(session, lives), False
-    for place, step in enumerate(steps_of(h, {})):
+    for place, step in enumerate(steps_of(h)):
         try:
             outcome = apply(mortal, step, h)  # type: ignore[arg-type]
         except Died:
@@ -283,7 +283,7 @@ def test_the_target_takes_it_and_a_death_changes_nothing(name: str, mariadb: Pri
 )  # fmt: skip
 def test_what_rows_need_stops_the_stream(info: dict[str, Any], words: str, mariadb: PrivateMariaDB) -> None:
     h = history(database(1), job(2, 3, info))
-    first, made = steps_of(h, {})
+    first, made = steps_of(h)
     with ddl_session(mariadb.target()) as session:
         apply(session, first, h)
         with pytest.raises(DdlRefused, match=words):

@@ -1,18 +1,16 @@
 """What TiDB takes and a target does not: the DDL is executed without it, or in its words, and no later one ends the stream."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, apply_all, ddl_session, die, prepared
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, steps_of, table, told
+from tests.support.ddl_target import apply, apply_all, committed, die, forget, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
@@ -30,23 +28,13 @@ def over(expression: str, *more: dict[str, Any], name: str = "uk", unique: bool 
     return table(10, "t", [ID, column(2, "b"), hidden], index_info=[own, *more])
 
 
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
-
-
-def run(session: Session, *ddls: tuple[int, dict[str, Any], str], rows: str = "") -> list[DdlOutcome]:
+def run(session: Session, *ddls: tuple[int, dict[str, Any], str], rows: tuple[str, ...] = ()) -> list[DdlOutcome]:
     """The outcomes of (job type, table behind it, text), the first of which makes the table, which then gets these rows."""
-    jobs = [job(n, kind, info, query=text) for n, (kind, info, text) in enumerate(ddls, 2)]
-    h = history(database(1), *jobs)
-    first, made, *others = steps_of(h, {})
-    apply(session, first, h)
-    outcomes = [apply(session, made, h)]
-    if rows:
-        session.execute(rows)
-        session.commit()
-    return [*outcomes, *(apply(session, step, h) for step in others)]
+    h = told(*ddls)
+    first, made, *others = steps_of(h)
+    outcomes = apply_all(session, (first, made), h)[1:]
+    committed(session, *rows)
+    return outcomes + apply_all(session, others, h)
 
 
 def indexes(session: Session) -> set[str]:
@@ -55,35 +43,36 @@ def indexes(session: Session) -> set[str]:
 
 
 MADE = (3, PLAIN, "CREATE TABLE t (id INT PRIMARY KEY, b INT)")
+ADD_UK, DROP_UK = "ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)", (8, PLAIN, "ALTER TABLE t DROP INDEX uk")
+
+
 LEFT_OUT = ("d.t: expression index uk left out",)
 
 
-@pytest.mark.parametrize(
-    "text", ["ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)", "CREATE UNIQUE INDEX uk ON t ((TIDB_SHARD(b)), b)"]
-)
-def test_an_index_over_an_expression_that_the_target_has_not_is_a_loss(session: Session, text: str) -> None:
-    _, added, dropped = run(session, MADE, (7, over(SHARD), text), (8, PLAIN, "ALTER TABLE t DROP INDEX uk"))
+@pytest.mark.parametrize("text", [ADD_UK, "CREATE UNIQUE INDEX uk ON t ((TIDB_SHARD(b)), b)"])
+@pytest.mark.parametrize("flag", [0, 4, 8, 1 << 14])
+def test_an_index_over_an_expression_that_the_target_has_not_is_a_loss(session: Session, text: str, flag: int) -> None:
+    """``flag``: the upstream notes in a plain column that an index begins with it, or has it."""
+    marked = over(SHARD)
+    marked["cols"][1]["type"]["Flag"] = flag
+    _, added, dropped = run(session, MADE, (7, marked, text), DROP_UK)
     assert (added.state, added.how, added.losses) == ("done", "nothing", LEFT_OUT)
     assert (dropped.state, dropped.how) == ("done", "nothing")
+    forget(session)
+    made, dropped = run(session, (3, marked, "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"), DROP_UK)
+    assert made.losses == LEFT_OUT and dropped.how == "nothing"
 
 
 def test_beside_it_the_rest_is_executed(session: Session) -> None:
-    both = over(SHARD, KEY_B)
     _, added, hidden, renamed = run(
         session,
         MADE,
-        (61, both, "ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b), ADD INDEX kb(b)"),
-        (61, both, "ALTER TABLE t ALTER INDEX uk INVISIBLE"),
+        (61, over(SHARD, KEY_B), f"{ADD_UK}, ADD INDEX kb(b)"),
+        (61, over(SHARD, KEY_B), "ALTER TABLE t ALTER INDEX uk INVISIBLE"),
         (61, over(SHARD, index(9, "kc", ("b", 1)), name="ul"), "ALTER TABLE t RENAME INDEX uk TO ul, RENAME INDEX kb TO kc"),
     )
     assert added.losses == LEFT_OUT and hidden.how == "nothing" and renamed.state == "done"
     assert indexes(session) == {"kc"}
-
-
-def test_one_that_a_derived_table_was_made_without_is_dropped(session: Session) -> None:
-    text = "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"
-    made, dropped = run(session, (3, over(SHARD), text), (8, PLAIN, "DROP INDEX uk ON t"))
-    assert made.losses == LEFT_OUT and dropped.how == "nothing"
 
 
 def test_one_that_the_target_has_is_dropped(session: Session) -> None:
@@ -111,53 +100,29 @@ def test_one_stays_when_a_derived_statement_renames_its_plain_column(session: Se
     assert indexes(session) == ({"uk"} if session.flavour is Flavour.MYSQL else set())
 
 
-@pytest.mark.parametrize("flag", [4, 8, 1 << 14])
-def test_one_that_the_target_has_not_marks_its_plain_column(session: Session, flag: int) -> None:
-    """The upstream notes in a column that an index begins with it, or has it."""
-    marked = over(SHARD)
-    marked["cols"][1]["type"]["Flag"] = flag
-    _, added = run(session, MADE, (7, marked, "ALTER TABLE t ADD UNIQUE INDEX uk(b, (TIDB_SHARD(b)))"))
-    assert (added.state, added.how, added.losses) == ("done", "nothing", LEFT_OUT)
-
-
-def test_an_index_that_rows_are_in_the_way_of_is_no_loss(session: Session) -> None:
+@pytest.mark.skipif(not MYSQLD, reason="only a MySQL has indexes over expressions")
+def test_an_index_that_rows_are_in_the_way_of_is_no_loss_and_a_missing_table_is_none(session: Session) -> None:
     """It is made once the rows are as upstream."""
-    if session.flavour is not Flavour.MYSQL:
-        return
     text = "ALTER TABLE t ADD UNIQUE INDEX uk((b + 1), b)"
     with pytest.raises(DdlRefused, match="Duplicate entry"):
-        run(session, MADE, (7, over(LOWER), text), rows="INSERT INTO d.t VALUES (1, 1), (2, 1)")
-
-
-def test_a_missing_table_is_no_index_that_was_left_out(session: Session) -> None:
-    h = history(database(1), job(2, 3, over(SHARD), query="x"), job(3, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"))
-    steps = steps_of(h, {2: "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"})
-    apply_all(session, steps[:2], h)
-    session.execute("DROP TABLE d.t")
-    if session.flavour is Flavour.MYSQL:
-        with pytest.raises(DdlRefused, match="doesn't exist"):
-            apply(session, steps[2], h)
+        run(session, MADE, (7, over(LOWER), text), rows=("INSERT INTO d.t VALUES (1, 1), (2, 1)",))
+    forget(session)
+    h = told((3, over(SHARD), "CREATE TABLE t (id INT PRIMARY KEY, b INT, UNIQUE INDEX uk((TIDB_SHARD(b)), b))"), DROP_UK)
+    dropping = prepared(session, h, {}, "DROP TABLE d.t")
+    with pytest.raises(DdlRefused, match="doesn't exist"):
+        apply(session, dropping, h)
 
 
 def test_a_drop_that_was_executed_before_a_crash_is_done(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(LOWER, unique=False), query="ALTER TABLE t ADD INDEX uk((b + 1), b)"),
-        job(4, 8, PLAIN, query="ALTER TABLE t DROP INDEX uk"),
-    )
+    h = told(MADE, (7, over(LOWER, unique=False), "ALTER TABLE t ADD INDEX uk((b + 1), b)"), DROP_UK)
     drop = prepared(session, h)
     die(session, drop, h, "after-ddl")
     assert apply(session, drop, h).state == "done" and not indexes(session)
 
 
 def test_a_plain_index_of_somebody_with_the_name_of_one_that_was_left_out_stays(session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 7, over(SHARD), query="ALTER TABLE t ADD UNIQUE INDEX uk((TIDB_SHARD(b)), b)"),
-        job(4, 61, table(10, "t", [ID, column(2, "b")], index_info=[KEY_B]), query="ALTER TABLE t DROP INDEX uk, ADD INDEX kb(b)"),
-    )
+    without = table(10, "t", [ID, column(2, "b")], index_info=[KEY_B])
+    h = told(MADE, (7, over(SHARD), ADD_UK), (61, without, "ALTER TABLE t DROP INDEX uk, ADD INDEX kb(b)"))
     last = prepared(session, h, {}, "CREATE UNIQUE INDEX uk ON d.t (b)")
     assert apply(session, last, h).state == "done" and indexes(session) == {"uk", "kb"}
 
@@ -184,15 +149,14 @@ def test_a_double_counts_up_only_where_the_target_lets_it(session: Session) -> N
 
 def test_one_that_a_person_has_dropped_is_gone(session: Session) -> None:
     """A plain one, too; the rest of the statement is executed."""
-    both = over(LOWER, KEY_B, unique=False)
-    h = history(
-        database(1),
-        job(2, 3, PLAIN, query=MADE[2]),
-        job(3, 61, both, query="ALTER TABLE t ADD INDEX uk((b + 1), b), ADD INDEX kb(b)"),
-        job(4, 61, table(10, "t", [ID, column(2, "b"), column(4, "c")], index_info=[KEY_B]), query="ALTER TABLE t DROP INDEX uk, ADD COLUMN c INT"),
-        job(5, 8, table(10, "t", [ID, column(2, "b"), column(4, "c")]), query="ALTER TABLE t DROP INDEX kb"),
-    )  # fmt: skip
-    *before, added, dropped = steps_of(h, {})
+    wide = [ID, column(2, "b"), column(4, "c")]
+    h = told(
+        MADE,
+        (61, over(LOWER, KEY_B, unique=False), "ALTER TABLE t ADD INDEX uk((b + 1), b), ADD INDEX kb(b)"),
+        (61, table(10, "t", wide, index_info=[KEY_B]), "ALTER TABLE t DROP INDEX uk, ADD COLUMN c INT"),
+        (8, table(10, "t", wide), "ALTER TABLE t DROP INDEX kb"),
+    )
+    *before, added, dropped = steps_of(h)
     apply_all(session, before, h)
     if session.flavour is Flavour.MYSQL:
         session.execute("ALTER TABLE d.t DROP INDEX uk")
@@ -240,16 +204,12 @@ def test_texts_in_a_generated_column_compare_as_upstream(session: Session, added
 @pytest.mark.parametrize("drops", [False, True])
 def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Session, drops: bool) -> None:
     """It died before it was executed; the column was added by hand, the expression index was not."""
-    bare, more = table(10, "t", [ID, column(2, "b")]), table(10, "t", [ID, column(2, "b"), column(4, "c")])
-    keyed = over(LOWER)
+    keyed, more = over(LOWER), table(10, "t", [ID, column(2, "b"), column(4, "c")])
     wider = {**keyed, "cols": [*keyed["cols"], {**column(4, "c"), "offset": 3}]}
     key = "UNIQUE INDEX uk((b + 1), b)"
-    before, change, after = (keyed, "DROP INDEX uk", more) if drops else (bare, f"ADD {key}", wider)
-    h = history(
-        database(1),
-        job(2, 3, before, query=f"CREATE TABLE t (id INT PRIMARY KEY, b INT{', ' + key if drops else ''})"),
-        job(3, 61, after, query=f"ALTER TABLE t {change}, ADD COLUMN c INT"),
-    )
+    before, change, after = (keyed, "DROP INDEX uk", more) if drops else (PLAIN, f"ADD {key}", wider)
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, b INT{', ' + key if drops else ''})"
+    h = told((3, before, create), (61, after, f"ALTER TABLE t {change}, ADD COLUMN c INT"))
     changed = prepared(session, h)
     die(session, changed, h, "after-ddl-intent")
     session.execute("ALTER TABLE d.t ADD COLUMN c INT")
@@ -258,16 +218,3 @@ def test_half_of_a_ddl_that_a_person_has_executed_is_not_all_of_it(session: Sess
     session.execute(f"ALTER TABLE d.t {change}")
     assert apply(session, changed, h).state == "done"
     assert indexes(session) == (set() if drops else {"uk"})
-
-
-@pytest.mark.skipif(bool(MYSQLD), reason="a MySQL computes it")
-@pytest.mark.parametrize("point", ["after-ddl", "before-ddl-done"])
-def test_a_column_that_is_not_computed_is_told_after_a_crash_too(session: Session, point: str) -> None:
-    stored = column(3, "g", INT, generated_expr_string="length(`c`)", generated_stored=True)
-    info = table(10, "t", [ID, column(2, "c", {**VARCHAR, "Tp": 254}), stored])
-    h = history(database(1), job(2, 3, info, query="CREATE TABLE t (id INT PRIMARY KEY, c CHAR(20), g INT AS (LENGTH(c)) STORED)"))
-    first, made = steps_of(h, {})
-    apply(session, first, h)
-    die(session, made, h, point)
-    outcome = apply(session, made, h)
-    assert outcome.how == "found" and "d.t: column g is not computed by the target" in outcome.losses[0]

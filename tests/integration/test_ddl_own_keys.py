@@ -1,29 +1,21 @@
 """Primary keys that a MySQL gives tables itself: they are not seen, and one of the upstream takes their place."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import TableRoute
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import column_names
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all, ddl_session, dying, prepared
+from tests.support.ddl_target import CONFIG, apply, apply_all, committed, dying, prepared
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = pytest.mark.mysql
 
 PLAIN = [column(1, "id", {**INT, "Flag": 4099 | 512}), column(2, "n")]
-
-
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
 
 
 def test_a_primary_key_that_the_server_makes_itself_is_not_seen(session: Session) -> None:
@@ -56,8 +48,7 @@ def test_a_primary_key_of_the_upstream_takes_the_place_of_the_server_s(session: 
     keying = prepared(session, h, texts, "INSERT INTO d.t VALUES (1, 2), (1, 2)")
     with pytest.raises(DdlRefused, match="1062"):
         apply(session, keying, h)
-    session.execute("DELETE FROM d.t LIMIT 1")
-    session.commit()
+    committed(session, "DELETE FROM d.t LIMIT 1")
     with dying("after-ddl"):
         apply(session, keying, h)
     assert apply(session, keying, h).how == "found"

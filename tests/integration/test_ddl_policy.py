@@ -2,7 +2,8 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.lease import lock_name
 from pyspark_tidb_binlog.sinks.mysql.lease_guard import DDL
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table
-from tests.support.ddl_target import apply, apply_all, assert_columns, ddl_session, dying
+from tests.support.ddl_jobs import column, database, history, job, partitions, steps_of, table, told
+from tests.support.ddl_target import apply, apply_all, assert_columns, ddl_session, die, prepared
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held
 
@@ -39,8 +40,8 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         yield session
 
 
-def run(session: Session, h: SchemaHistory, texts: dict[int, str], config: ApplyConfig = CONFIG) -> list[DdlOutcome]:
-    return [apply(session, step, h, config) for step in steps_of(h, texts)]
+def run(session: Session, h: SchemaHistory, config: ApplyConfig = CONFIG, **more: Any) -> list[DdlOutcome]:
+    return apply_all(session, steps_of(h), h, dataclasses.replace(config, **more))
 
 
 def test_no_create_and_no_alter_of_a_golden_case_needs_its_text(session: Session) -> None:
@@ -57,84 +58,64 @@ def test_no_create_and_no_alter_of_a_golden_case_needs_its_text(session: Session
     assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
 
 
-def recovered() -> SchemaHistory:
-    return history(database(1), job(2, 3, table(10, "t")), job(3, 4, table_id=10, table_name="t"), job(4, 25, table(10, "t")))
-
-
-TEXTS = {2: "CREATE TABLE `t` (`id` INT PRIMARY KEY);", 3: "DROP TABLE `t`;", 4: "RECOVER TABLE `t`;"}
+RECOVERED = history(
+    database(1),
+    job(2, 3, table(10, "t"), query="CREATE TABLE `t` (`id` INT PRIMARY KEY);"),
+    job(3, 4, table_id=10, table_name="t", query="DROP TABLE `t`;"),
+    job(4, 25, table(10, "t"), query="RECOVER TABLE `t`;"),
+)
 
 
 @pytest.mark.shows("spark.ddl-policy")
 def test_rows_that_nobody_sends_again_stop_the_stream(session: Session) -> None:
     with pytest.raises(DdlRefused, match=r"commit_ts 40 refused: 'RECOVER TABLE `t`;'.*syncer.ignore-txn-commit-ts = \[40\]"):
-        run(session, recovered(), TEXTS)
+        run(session, RECOVERED)
     assert session.query("SELECT state FROM tidb_binlog.spark_ddl ORDER BY job_id")[-1] == ("refused",)
     session.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
-    assert run(session, recovered(), TEXTS)[-1].how == "found", "somebody has made it, with its rows"
+    assert run(session, RECOVERED)[-1].how == "found", "somebody has made it, with its rows"
 
 
-@pytest.mark.shows("spark.ddl-policy", "ddl recover table")
-@pytest.mark.parametrize(("policy", "state"), [("skip", "skipped"), ("quarantine", "quarantined")])
-def test_policies_that_go_on_say_so(session: Session, policy: str, state: str) -> None:
-    config = dataclasses.replace(CONFIG, ddl_policy=policy)
-    outcome = run(session, recovered(), TEXTS, config)[-1]
+@pytest.mark.shows("spark.ddl-policy", "ddl recover table", "syncer.ignore-txn-commit-ts")
+@pytest.mark.parametrize(
+    ("more", "state", "how"),
+    [
+        ({"ddl_policy": "skip"}, "skipped", "policy"),
+        ({"ddl_policy": "quarantine"}, "quarantined", "policy"),
+        ({"ignore_txn_commit_ts": (40,)}, "skipped", "ignored"),
+    ],
+)
+def test_settings_that_go_on_say_so(session: Session, more: dict[str, Any], state: str, how: str) -> None:
+    outcome = run(session, RECOVERED, **more)[-1]
     words = f"d.t: DDL {state} at commit_ts 40, so the table is frozen on the target: RECOVER TABLE `t`;"
-    assert (outcome.state, outcome.how, outcome.losses) == (state, "policy", (words,))
-
-
-@pytest.mark.shows("syncer.ignore-txn-commit-ts")
-def test_the_named_setting_skips_it(session: Session) -> None:
-    config = dataclasses.replace(CONFIG, ignore_txn_commit_ts=(40,))
-    assert run(session, recovered(), TEXTS, config)[-1].how == "ignored"
+    assert (outcome.state, outcome.how) == (state, how) and (outcome.losses == (words,) or how == "ignored")
 
 
 @pytest.mark.shows("syncer.ignore-schemas")
 def test_ignored_databases_are_left_alone(session: Session) -> None:
-    config = dataclasses.replace(CONFIG, ignore_schemas=("d",))
-    assert {o.how for o in run(session, recovered(), TEXTS, config)} == {"filtered"}
+    assert {o.how for o in run(session, RECOVERED, ignore_schemas=("d",))} == {"filtered"}
     assert session.query("SHOW DATABASES LIKE 'd'") == []
 
 
-@pytest.mark.shows("drainer gotcha 9")
-def test_a_table_that_is_there_already_is_taken_only_when_equal_and_empty(session: Session) -> None:
-    h = history(database(1), job(2, 3, table(10, "t")))
-    session.execute("CREATE DATABASE d")
-    session.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
-    assert [o.how for o in run(session, h, TEXTS)] == ["nothing", "nothing"]
-    session.execute("INSERT INTO d.t VALUES (1)")
-    # Another stream's start: the marks of the first one would say that this very step is done.
-    session.execute("DELETE FROM tidb_binlog.spark_ddl")
-    session.commit()
-    with pytest.raises(DdlRefused, match="already exists"):
-        run(session, h, TEXTS)
-
-
 @pytest.mark.shows("ddl create tables")
-def test_batch_created_tables(session: Session) -> None:
-    h = history(database(1), job(2, 60, None, many=[table(10, "a"), table(11, "b", [column(1, "id"), column(2, "x")])]))
-    assert [o.how for o in run(session, h, {})] == ["text", "text"]
-    assert column_names(session, "d", "b") == ("id", "x")
-
-
 def test_many_tables_take_as_many_queries_as_they_are(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restore of TiDB makes hundreds in one job."""
     asked: dict[int, int] = {}
     for many in (4, 16):
         h = history(database(1), job(many, 60, None, many=[table(many * 100 + n, f"t{many}_{n}") for n in range(many)]))
-        first, step = steps_of(h, {})
-        apply(session, first, h, CONFIG)
+        step = prepared(session, h, config=CONFIG)
         said: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(session, "query", lambda sql, args=None, said=said: said.append(sql) or Session.query(session, sql, args))
-            apply(session, step, h, CONFIG)
+            assert apply(session, step, h, CONFIG).how == "text"
         asked[many] = len(said)
+        assert all(column_names(session, "d", f"t{many}_{n}") == ("id",) for n in range(many))
     assert asked[16] < 5 * asked[4]
 
 
 @pytest.mark.mariadb
 def test_a_name_that_the_server_cannot_have_is_refused_by_policy(session: Session) -> None:
     h = history(database(1), job(2, 3, table(10, "🔥")))
-    assert run(session, h, {}, dataclasses.replace(CONFIG, ddl_policy="skip"))[-1].state == "skipped"
+    assert run(session, h, ddl_policy="skip")[-1].state == "skipped"
 
 
 def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
@@ -144,16 +125,15 @@ def test_an_error_while_marking_leaves_no_mark(session: Session) -> None:
         raise RuntimeError("no checkpoint")
 
     with pytest.raises(RuntimeError):
-        apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), fail)
+        apply_ddl(session, steps_of(h)[0], h, CONFIG, held(session), fail)
     assert session.query("SELECT state FROM tidb_binlog.spark_ddl") == [("intent",)]
-    assert apply(session, steps_of(h, {})[0], h, CONFIG).how == "found"
+    assert apply(session, steps_of(h)[0], h, CONFIG).how == "found"
 
 
 def test_early_jobs_are_found_again(session: Session) -> None:
-    h = history(database(1), job(2, 3, table(10, "t")))
-    first, second = steps_of(h, TEXTS)
-    apply(session, first, h, CONFIG)
-    apply(session, dataclasses.replace(second, early=True, query="create table t (id int primary key)"), h, CONFIG)
+    h = told((3, table(10, "t"), "CREATE TABLE `t` (`id` INT PRIMARY KEY);"))
+    early = dataclasses.replace(prepared(session, h, config=CONFIG), early=True, query="create table t (id int primary key)")
+    apply(session, early, h, CONFIG)
     assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
     assert load_applied(session, CONFIG, 1, 2) == AppliedJobs(2)
 
@@ -164,10 +144,8 @@ def test_a_multi_schema_change_behind_the_checkpoint_is_looked_up(session: Sessi
     two = {"sub_jobs": [{"type": 5}, {"type": 5}]}
     multi = job(5, 61, table(10, "t", columns), version=10, query="alter table t add column x int, add column y int", multi_schema_info=two)
     h = history(database(1), job(2, 3, table(10, "t")), multi, job(6, 3, table(12, "o"), version=11, query="create table o (id int)"))
-    steps = steps_of(h, TEXTS)
-    for step in steps:
-        if step.job.id != 5:
-            apply(session, step, h, CONFIG)
+    steps = steps_of(h)
+    apply_all(session, (step for step in steps if step.job.id != 5), h, CONFIG)
     assert applied_at(session, CONFIG, 1, (45, 11), h) == AppliedJobs(11, behind=frozenset({5}))
     apply(session, dataclasses.replace(steps[2], early=True), h, CONFIG)
     assert applied_at(session, CONFIG, 1, (45, 11), h) == AppliedJobs(11, frozenset({5}))
@@ -184,28 +162,25 @@ def poor_account(session: Session, server: PrivateMariaDB) -> TargetConfig:
     return dataclasses.replace(server.target(), user="poor", password="x")
 
 
+PARTED = "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));"
+
+
+def exchange_of(*more: tuple[int, dict[str, Any], str], columns: Iterable[dict[str, Any]] = ()) -> SchemaHistory:
+    """Two tables, what becomes of them, and the exchange of one with the other's partition."""
+    made = (3, table(10, "t"), "CREATE TABLE `t` (`id` INT PRIMARY KEY);"), (3, table(20, "p", partition=partitions((21, "p0"))), PARTED)
+    return told(*made, *more, (42, table(20, "p", columns, partition=partitions((10, "p0"))), "x"), table_id=10)
+
+
 def test_an_exchange_that_needs_a_rebuild_says_what_it_lacks(mariadb: PrivateMariaDB, session: Session) -> None:
     """MySQL, after a column came to the table without its rows being rewritten: which tables that is true of is shown with PROCESS only."""
     wide = [column(1, "id"), column(2, "n")]
-    h = history(
-        database(1),
-        job(2, 3, table(10, "t")),
-        job(3, 3, table(20, "p", partition=partitions((21, "p0")))),
-        job(4, 5, table(10, "t", wide)),
-        job(5, 5, table(20, "p", wide, partition=partitions((21, "p0")))),
-        job(6, 42, table(20, "p", wide, partition=partitions((10, "p0"))), table_id=10),
+    h = exchange_of(
+        (5, table(10, "t", wide), "ALTER TABLE `t` ADD COLUMN `n` INT;"),
+        (5, table(20, "p", wide, partition=partitions((21, "p0"))), "ALTER TABLE `p` ADD COLUMN `n` INT;"),
+        columns=wide,
     )
-    texts = {
-        2: TEXTS[2],
-        3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
-        4: "ALTER TABLE `t` ADD COLUMN `n` INT;",
-        5: "ALTER TABLE `p` ADD COLUMN `n` INT;",
-    }
     target = poor_account(session, mariadb)
-    *others, exchange = steps_of(h, texts)
-    apply_all(session, others, h, CONFIG)
-    session.execute("INSERT INTO d.t VALUES (1, 2)")
-    session.commit()
+    exchange = prepared(session, h, {}, "INSERT INTO d.t VALUES (1, 2)", config=CONFIG)
     if session.flavour is Flavour.MYSQL:
         with (
             connect(target, CONFIG) as poor,
@@ -219,23 +194,10 @@ def test_an_exchange_that_needs_a_rebuild_says_what_it_lacks(mariadb: PrivateMar
 
 
 def test_without_table_ids_an_invisible_ddl_stops_after_a_crash(mariadb: PrivateMariaDB, session: Session) -> None:
-    h = history(
-        database(1),
-        job(2, 3, table(10, "t")),
-        job(3, 3, table(20, "p", partition=partitions((21, "p0")))),
-        job(4, 42, table(20, "p", partition=partitions((10, "p0"))), table_id=10),
-    )
-    texts = {
-        2: TEXTS[2],
-        3: "CREATE TABLE `p` (`id` INT PRIMARY KEY) PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (9));",
-        4: "x;",
-    }
-    target = poor_account(session, mariadb)
-    *others, exchange = steps_of(h, texts)
-    apply_all(session, others, h, CONFIG)
-
-    with connect(target, CONFIG) as poor, dying("after-ddl"):
-        apply(poor, exchange, h, CONFIG)
+    target, h = poor_account(session, mariadb), exchange_of()
+    exchange = prepared(session, h, config=CONFIG)
+    with connect(target, CONFIG) as poor:
+        die(poor, exchange, h, "after-ddl", CONFIG)
     with connect(target, CONFIG) as poor, pytest.raises(ApplyError, match="Grant PROCESS"):
         apply(poor, exchange, h, CONFIG)
 
@@ -247,13 +209,10 @@ def test_without_table_ids_a_swap_is_made_once(mariadb: PrivateMariaDB, session:
     many = [table(10, "x"), table(11, "a"), table(10, third)]
     query = f"RENAME TABLE `a` TO `x`, `b` TO `a`, `x` TO `{third}`"
     h = history(database(1), job(2, 3, table(10, "a")), job(3, 3, table(11, "b")), job(4, 47, many[-1], many=many, query=query))
-    *others, swap = steps_of(h, {2: "CREATE TABLE `a` (`id` INT PRIMARY KEY);", 3: "x;"})
-    apply_all(session, others, h, CONFIG)
-    session.execute("INSERT INTO d.a VALUES (1)")
-    session.commit()
+    swap = prepared(session, h, {}, "INSERT INTO d.a VALUES (1)", config=CONFIG)
     target = poor_account(session, mariadb)
-    with connect(target, CONFIG) as poor, dying(point):
-        apply(poor, swap, h, CONFIG)
+    with connect(target, CONFIG) as poor:
+        die(poor, swap, h, point, CONFIG)
     with connect(target, CONFIG) as poor:
         if third == "old":
             assert apply(poor, swap, h, CONFIG).how == ("found" if point == "after-ddl" else "text")
@@ -270,7 +229,7 @@ def test_a_successor_waits_for_a_statement_still_running(mariadb: PrivateMariaDB
     with connect(mariadb.target(), CONFIG) as other:
         other.query("SELECT GET_LOCK(%s, 0)", [DDL_LOCK])
         waiting = threading.Thread(
-            target=lambda: apply_ddl(session, steps_of(h, {})[0], h, CONFIG, held(session), lambda _: order.append("ddl"))
+            target=lambda: apply_ddl(session, steps_of(h)[0], h, CONFIG, held(session), lambda _: order.append("ddl"))
         )
         waiting.start()
         waiting.join(0.3)

@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table
-from tests.support.ddl_target import CONFIG, apply, apply_all
+from tests.support.ddl_target import CONFIG, apply, apply_all, committed, prepared
 
 pytestmark = pytest.mark.mysql
 
@@ -24,15 +24,12 @@ def parts(kind: int, *ids: int) -> dict[str, Any]:
     return table(10, "t", [ID], partition={"definitions": definitions, "type": kind, **over, "enable": True, "num": len(ids)})
 
 
-def made(session: Session, kind: int, how: str, last: dict[str, Any]) -> tuple[SchemaHistory, DdlStep]:
+def made(session: Session, kind: int, how: str, last: dict[str, Any], *by_hand: str) -> tuple[SchemaHistory, DdlStep]:
     """A table of three partitions with the rows 1 to 12, and the step of the ``last`` job."""
     h = history(database(1), job(2, 3, parts(kind, 101, 102, 103)), job(3, 3, table(20, "plain", [ID])), last)
-    create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY {how} (`id`) PARTITIONS 3;"
-    steps = steps_of(h, {2: create, 3: "CREATE TABLE `plain` (`id` INT PRIMARY KEY);"})
-    apply_all(session, steps[:3], h)
-    session.execute("INSERT INTO d.t VALUES " + ", ".join(f"({i})" for i in range(1, 13)))
-    session.commit()
-    return h, steps[3]
+    texts = {2: f"CREATE TABLE `t` (`id` INT PRIMARY KEY) PARTITION BY {how} (`id`) PARTITIONS 3;"}
+    rows = "INSERT INTO d.t VALUES " + ", ".join(f"({i})" for i in range(1, 13))
+    return h, prepared(session, h, texts, rows, *by_hand)
 
 
 def truncated(kind: int, *ids: int) -> dict[str, Any]:
@@ -84,34 +81,31 @@ def test_a_person_brings_the_rows_and_skips_it(session: Session) -> None:
     h, step = made(session, KEY, "KEY", truncated(KEY, 111, 102, 103))
     with pytest.raises(DdlRefused):
         apply(session, step, h)
-    session.execute("DELETE FROM d.t WHERE id < 4")
-    session.commit()
+    committed(session, "DELETE FROM d.t WHERE id < 4")
     outcome = apply(session, step, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(step.commit_ts,)))
     assert (outcome.state, outcome.how) == ("done", "ignored")
 
 
 @pytest.mark.parametrize(("kind", "how", "own"), [(HASH, "HASH", "LINEAR HASH"), (KEY, "KEY", "HASH")])
 def test_a_table_that_a_person_has_partitioned_otherwise_is_left_alone_too(session: Session, kind: int, how: str, own: str) -> None:
-    h, step = made(session, kind, how, truncated(kind, 111, 102, 103))
-    session.execute(f"ALTER TABLE d.t PARTITION BY {own} (id) PARTITIONS 3")
+    h, step = made(session, kind, how, truncated(kind, 111, 102, 103), f"ALTER TABLE d.t PARTITION BY {own} (id) PARTITIONS 3")
     with pytest.raises(DdlRefused, match=f"BY {own} at the target"):
         apply(session, step, h)
     assert rows(session) == list(range(1, 13))
 
 
-@pytest.mark.shows("ddl truncate partition")
-def test_all_partitions_are_the_same_rows_everywhere(session: Session) -> None:
-    h, step = made(session, KEY, "KEY", truncated(KEY, 111, 112, 113))
-    assert apply(session, step, h).how == "text"
-    assert rows(session) == []
-
-
-@pytest.mark.shows("ddl reorganize partition")
-def test_what_moves_rows_and_loses_none_is_sent(session: Session) -> None:
-    query = "ALTER TABLE `t` COALESCE PARTITION 1"
-    h, step = made(session, KEY, "KEY", job(4, 64, parts(KEY, 111, 112), query=query))
-    assert apply(session, step, h).how == "text"
-    assert rows(session) == list(range(1, 13))
+@pytest.mark.shows("ddl truncate partition", "ddl reorganize partition")
+@pytest.mark.parametrize(
+    ("last", "left"),
+    [
+        (truncated(KEY, 111, 112, 113), 0),
+        (job(4, 64, parts(KEY, 111, 112), query="ALTER TABLE `t` COALESCE PARTITION 1"), 12),
+    ],
+    ids=["all partitions", "moves rows and loses none"],
+)
+def test_what_takes_the_same_rows_everywhere_is_sent(session: Session, last: dict[str, Any], left: int) -> None:
+    h, step = made(session, KEY, "KEY", last)
+    assert apply(session, step, h).how == "text" and len(rows(session)) == left
 
 
 P0, P2, P3 = (104, "p0", "200"), (103, "p2", "300"), (107, "p3", "400")
@@ -128,11 +122,9 @@ def test_a_partition_with_other_bounds_is_left_alone(session: Session, kind: int
     infos = [table(10, "t", [ID], partition=partitioned(1, *parts, expr="`id`")) for parts in found]
     jobs = (job(number, tp, info) for number, tp, info in zip((2, 3, 4, 5), (3, 64, kind, kind), infos, strict=True))
     h = history(database(1), *jobs)
-    base, create, skipped, same, other = steps_of(h, {})
-    for step in (base, create):
-        apply(session, step, h)
-    session.execute("INSERT INTO d.t VALUES (50), (150), (250), (350)")
-    session.commit()
+    base, create, skipped, same, other = steps_of(h)
+    apply_all(session, (base, create), h)
+    committed(session, "INSERT INTO d.t VALUES (50), (150), (250), (350)")
     apply(session, skipped, h, dataclasses.replace(CONFIG, ignore_txn_commit_ts=(skipped.commit_ts,)))
     assert apply(session, same, h).how == "text" and rows(session) == [50, 150, 350]
     for _ in range(2):

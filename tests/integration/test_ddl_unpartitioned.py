@@ -1,11 +1,9 @@
 """DDLs on partitions that the target's table does not have: rows go where the upstream's go, or it is said that they do not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
@@ -13,8 +11,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl import partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import read_whole
-from tests.support.ddl_jobs import INT, column, database, history, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session, die, prepared
+from tests.support.ddl_jobs import INT, column, database, history, job, partitioned, steps_of, table, told
+from tests.support.ddl_target import apply, apply_all, committed, die, prepared, shown
 
 pytestmark = pytest.mark.mysql
 
@@ -22,42 +20,28 @@ PLAIN = [column(1, "id", {**INT, "Flag": 4099}), column(2, "n")]
 CREATE = "CREATE TABLE `t` (`id` INT NOT NULL PRIMARY KEY,`n` INT);"
 REFUSED = "crc32(`id`)"
 """A function that TiDB may add, and no server takes in PARTITION BY."""
-OTHERWISE = "CREATE TABLE d.t (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id) (PARTITION q VALUES LESS THAN MAXVALUE)"
+OTHERWISE = "PARTITION BY RANGE (id) (PARTITION q VALUES LESS THAN MAXVALUE)"
 DROP = "ALTER TABLE `t` DROP PARTITION `p0`;"
 
 
-@pytest.fixture
-def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
-    with ddl_session(mariadb.target()) as session:
-        yield session
-
-
 def parted(*parts: tuple[int, str, str], table_id: int = 11, expr: str = "") -> dict[str, Any]:
-    found = [{"id": i, "name": {"O": n}, "less_than": [v]} for i, n, v in parts]
-    columns = None if expr else [{"O": "id"}]
-    return table(table_id, "t", PLAIN, partition={"type": 1, "expr": expr, "columns": columns, "definitions": found})
+    return table(table_id, "t", PLAIN, partition=partitioned(1, *parts, expr=expr, columns=() if expr else ("id",)))
 
 
 P0, P1, P2, NEW_P0 = (101, "p0", "100"), (102, "p1", "200"), (103, "p2", "300"), (104, "p0", "100")
 
 
 def begun(
-    session: Session, before: dict[str, Any], after: dict[str, Any], kind: int, text: str, **more: Any
+    session: Session, before: dict[str, Any], after: dict[str, Any], kind: int, text: str, *by_hand: str, **more: Any
 ) -> tuple[SchemaHistory, DdlStep]:
-    """The history and the last step, with a table without partitions at the target, and three rows in it."""
-    h = history(database(1), job(3, 3, before), job(4, kind, after, query=text.lower(), **more))
-    made, made_table, last = steps_of(h, {3: CREATE, 4: text})
-    apply(session, made, h)
-    apply(session, made_table, h)
+    """The history and the last step, with a table without partitions at the target, three rows in it, and what a person executes."""
+    h = history(database(1), job(3, 3, before, query=CREATE), job(4, kind, after, query=text, **more))
+    made, made_table, last = steps_of(h)
+    apply_all(session, (made, made_table), h)
     if "PARTITION BY" in shown(session):
         session.execute("ALTER TABLE d.t REMOVE PARTITIONING")
-    session.execute("INSERT INTO d.t VALUES (1, 1), (50, 2), (150, 3)")
-    session.commit()
+    committed(session, "INSERT INTO d.t VALUES (1, 1), (50, 2), (150, 3)", *by_hand)
     return h, last
-
-
-def shown(session: Session) -> str:
-    return str(session.query("SHOW CREATE TABLE d.t")[0][1])
 
 
 def rows(session: Session) -> list[tuple[Any, ...]]:
@@ -82,23 +66,15 @@ def test_its_rows_go_over_deaths(session: Session, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_table_whose_partitions_the_target_refuses_is_made_without_them(session: Session) -> None:
-    h = history(database(1), job(3, 3, parted(P0, P1, expr=REFUSED)))
-    for step in steps_of(h, {3: CREATE}):
-        outcome = apply(session, step, h)
+    h = told((3, parted(P0, P1, expr=REFUSED), CREATE))
+    outcome = apply(session, prepared(session, h), h)
     (loss,) = outcome.losses
-    assert (
-        outcome.how == "derived"
-        and loss.startswith("d.t: left out: ALTER TABLE `d`.`t` PARTITION BY")
-        and "PARTITION" not in shown(session)
-    )
+    assert outcome.how == "derived" and loss.startswith("d.t: left out: ALTER TABLE `d`.`t` PARTITION BY")
+    assert "PARTITION" not in shown(session)
 
 
 def test_so_they_do_of_a_table_that_is_partitioned_otherwise(session: Session) -> None:
-    h, last = begun(session, parted(P0, P1), parted(P1), 20, DROP)
-    session.execute("DROP TABLE d.t")
-    session.execute(OTHERWISE)
-    session.execute("INSERT INTO d.t VALUES (1, 1), (150, 3)")
-    session.commit()
+    h, last = begun(session, parted(P0, P1), parted(P1), 20, DROP, f"ALTER TABLE d.t {OTHERWISE}")
     outcome = apply(session, last, h)
     assert outcome.how == "derived" and outcome.sql.startswith("DELETE FROM `d`.`t` WHERE (`id` < 100 OR `id` IS NULL)")
     assert rows(session) == [(150, 3)]
@@ -107,8 +83,8 @@ def test_so_they_do_of_a_table_that_is_partitioned_otherwise(session: Session) -
 def test_a_drop_that_was_executed_before_a_crash_is_found(session: Session) -> None:
     """Also where nobody could tell the rows by the bounds."""
     before, after = parted(P0, P1, expr="to_days(`id`)"), parted(P1, expr="to_days(`id`)")
-    h, last = begun(session, before, after, 20, DROP)
-    session.execute("ALTER TABLE d.t PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))")
+    bounds = "(PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))"
+    h, last = begun(session, before, after, 20, DROP, f"ALTER TABLE d.t PARTITION BY RANGE (id) {bounds}")
     die(session, last, h, "after-ddl")
     assert apply(session, last, h).how == "found" and rows(session) == [(150, 3)]
 
@@ -141,28 +117,29 @@ def test_what_changes_no_row_needs_nothing(session: Session, kind: int, before: 
 
 
 def test_a_refused_partition_by_is_a_loss_and_its_partitions_are_dropped_by_their_rows(session: Session) -> None:
-    partitioned = "ALTER TABLE `t` PARTITION BY RANGE (`id`) (PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200)) UPDATE INDEXES (`PRIMARY` GLOBAL);"
+    bounds = "(PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200))"
+    by = f"ALTER TABLE `t` PARTITION BY RANGE (`id`) {bounds} UPDATE INDEXES (`PRIMARY` GLOBAL);"
     h = history(
         database(1),
-        job(3, 3, table(11, "t", PLAIN)),
-        job(4, JobType.ALTER_PARTITIONING, parted(P0, P1, table_id=12, expr="`id`"), table_id=11, query="partition by"),
-        job(5, 20, parted(P1, table_id=12, expr="`id`"), query="drop"),
+        job(3, 3, table(11, "t", PLAIN), query=CREATE),
+        job(4, JobType.ALTER_PARTITIONING, parted(P0, P1, table_id=12, expr="`id`"), table_id=11, query=by),
+        job(5, 20, parted(P1, table_id=12, expr="`id`"), query=DROP),
     )
-    made, made_table, anew, dropped = steps_of(h, {3: CREATE, 4: partitioned, 5: DROP})
-    for step in (made, made_table):
-        apply(session, step, h)
-    session.execute("ALTER TABLE d.t ADD UNIQUE (n)")  # of somebody's own: partitions cannot keep it
-    session.execute("INSERT INTO d.t VALUES (1, 1), (150, 3)")
-    session.commit()
+    *made, anew, dropped = steps_of(h)
+    apply_all(session, made, h)
+    # of somebody's own: partitions cannot keep it
+    committed(session, "ALTER TABLE d.t ADD UNIQUE (n)", "INSERT INTO d.t VALUES (1, 1), (150, 3)")
     assert apply(session, anew, h).losses == ("d.t: alter partitioning left out, because the target's table has no partitions",)
     assert apply(session, dropped, h).how == "derived" and rows(session) == [(150, 3)]
 
 
 def test_a_refused_partition_by_of_a_partitioned_table_is_no_loss_but_refused(session: Session) -> None:
     """Its partitions of the same names would hold other rows than the upstream's."""
-    anew = parted((111, "p0", "100"), (112, "p1", "200"), table_id=12, expr=REFUSED)
-    h, last = begun(session, parted(P0, P1), anew, 71, "ALTER TABLE `t` PARTITION BY NONSENSE;", table_id=11)
-    session.execute("ALTER TABLE d.t PARTITION BY HASH (id) PARTITIONS 2")
+    anew, own = (
+        parted((111, "p0", "100"), (112, "p1", "200"), table_id=12, expr=REFUSED),
+        "ALTER TABLE d.t PARTITION BY HASH (id) PARTITIONS 2",
+    )
+    h, last = begun(session, parted(P0, P1), anew, 71, "ALTER TABLE `t` PARTITION BY NONSENSE;", own, table_id=11)
     with pytest.raises(DdlRefused, match="1564"):
         apply(session, last, h)
 
@@ -181,13 +158,14 @@ def test_a_partition_by_that_fails_for_want_of_a_right_is_no_loss(session: Sessi
 def test_somebodys_own_partition_is_that_of_the_job_only_if_it_ends_there(session: Session, end: str, point: str) -> None:
     """A later DROP PARTITION would remove other rows than upstream."""
     bounds = "(PARTITION `p0` VALUES LESS THAN (100),PARTITION `p1` VALUES LESS THAN (200))"
-    h = history(database(1), job(3, 3, parted(P0, P1)), job(4, 19, parted(P0, P1, P2), query="add"))
     create = f"CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT) PARTITION BY RANGE COLUMNS (`id`) {bounds};"
-    added = prepared(session, h, {3: create, 4: "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"})
+    add = "ALTER TABLE `t` ADD PARTITION (PARTITION `p2` VALUES LESS THAN (300));"
+    h = told((3, parted(P0, P1), create), (19, parted(P0, P1, P2), add))
+    added = prepared(session, h)
     die(session, added, h, point)
     session.execute(f"ALTER TABLE d.t ADD PARTITION (PARTITION p2 VALUES LESS THAN ({end}))")
     if end == "300":
         assert apply(session, added, h).state == "done"
-        return
-    with pytest.raises(DdlRefused, match=r"Duplicate partition name p2.* Repair the target"):
-        apply(session, added, h)
+    else:
+        with pytest.raises(DdlRefused, match=r"Duplicate partition name p2.* Repair the target"):
+            apply(session, added, h)

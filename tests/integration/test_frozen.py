@@ -15,18 +15,15 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch import Controls
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
-from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, plan_steps
+from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DdlOutcome, ensure_ddl_table, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, foreseen
@@ -40,11 +37,11 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from tests.support.attempts import run_checked
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
-from tests.support.ddl_target import losses
+from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table, told
+from tests.support.ddl_target import committed, losses
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import held
-from tests.support.plan_samples import plan_rows
+from tests.support.plan_samples import plan_rows, row_event
 from tests.support.recorded import begun
 
 pytestmark = pytest.mark.mysql
@@ -60,12 +57,9 @@ ROWS_ONLY = {"user": "rows_only", "password": "x"}
 class Stream:
     """A Drainer without Spark: DDLs and rows of one history, in the order that the test says."""
 
-    def __init__(self, session: Session, poor: Session, texts: dict[int, str], *jobs: dict[str, Any]) -> None:
-        self.session, self.poor = session, poor
-        self.history: SchemaHistory = history(database(1), *jobs)
-        events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in self.history.ordered]
-        steps = plan_steps((0, 1_000_000), events, (), self.history, AppliedJobs(0))
-        self.steps = {s.job.id: s for s in steps if isinstance(s, DdlStep)}
+    def __init__(self, session: Session, poor: Session, h: SchemaHistory) -> None:
+        self.session, self.poor, self.history = session, poor, h
+        self.steps = {s.job.id: s for s in steps_of(h)}
         self.frozen: FrozenTables = NONE_FROZEN
         self.version = 0
         self.findings: list[Finding] = []
@@ -110,19 +104,8 @@ class Stream:
 
     def events(self, *changes: tuple[Any, Any], table_id: int = 10) -> pa.Table:
         """``ROW_EVENT`` rows of (old, new) by column id; a row without a clustered key has its ``id`` as handle."""
-        found = self.history.table_at(table_id, self.version)
-        assert found is not None
-        events = []
-        for number, (old, new) in enumerate(changes):
-            if old is None:
-                op, row = Op.INSERT, encode_insert(found.info, new, new[1])
-            elif new is None:
-                op, row = Op.DELETE, encode_delete(found.info, old, old[1])
-            else:
-                op, row = Op.UPDATE, encode_update(found.info, old, new, old[1])
-            events.append(
-                {"commit_ts": number + 1, "seq": 0, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
-            )
+        at = self.history.table_at(table_id, self.version)
+        events = [row_event(at, n + 1, 0, old, new, (old or new)[1], self.version) for n, (old, new) in enumerate(changes)]
         return pa.Table.from_pylist(events, schema=ROW_EVENT)
 
     def parts(self, to: PartTarget, *changes: tuple[Any, Any]) -> int:
@@ -168,24 +151,30 @@ def sessions(mariadb: PrivateMariaDB) -> Iterator[tuple[Session, Session]]:
             session.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
-def stream_of(sessions: tuple[Session, Session], texts: dict[int, str], *jobs: dict[str, Any]) -> Stream:
-    stream = Stream(*sessions, {2: CREATE, **texts}, *jobs)
-    stream.ddl(1)
+def stream_of(sessions: tuple[Session, Session], *ddls: tuple[Any, ...], made: int = 2) -> Stream:
+    """``ddls``: as of ``told``; all up to the job ``made`` are done."""
+    stream = Stream(*sessions, told(*ddls))
+    for number in range(1, made + 1):
+        stream.ddl(number)
     return stream
 
 
-def t(columns: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return table(10, "t", [ID, *columns], **more)
+def t(*columns: dict[str, Any], name: str = "t", table_id: int = 10, **more: Any) -> dict[str, Any]:
+    return table(table_id, name, [ID, *columns], **more)
 
 
-V = column(2, "v")
+def changed(kind: int, what: str, *columns: dict[str, Any], **more: Any) -> tuple[Any, ...]:
+    return kind, t(*columns, **more), f"ALTER TABLE `t` {what};"
+
+
+V, A, B, C = column(2, "v"), column(3, "a"), column(4, "b"), column(5, "c")
+MADE = (3, t(V), CREATE)
+RENAMED = (14, t(V, name="s"), "RENAME TABLE `t` TO `s`;", {"table_name": "t"})
 
 
 def test_an_added_column_stays_away_and_later_ones_too_until_a_person_has_made_both(sessions: tuple[Session, Session]) -> None:
-    a, b, c = column(3, "a"), column(4, "b"), column(5, "c")
-    texts = {n: f"ALTER TABLE `t` ADD COLUMN `{name}` INT;" for n, name in ((3, "a"), (4, "b"), (5, "c"))}
-    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])), job(5, 5, t([V, a, b, c])))
-    stream.ddl(2)
+    adds = [changed(5, f"ADD COLUMN `{columns[-1]['name']['O']}` INT", *columns) for columns in ((V, A), (V, A, B), (V, A, B, C))]
+    stream = stream_of(sessions, MADE, *adds)
     stream.rows((None, {1: 1, 2: 10}))
     words = "d.t: DDL quarantined at commit_ts 30, so the table is frozen on the target: ALTER TABLE `t` ADD COLUMN `a` INT"
     left = "d.t: columns not written from here on: a"
@@ -201,34 +190,89 @@ def test_an_added_column_stays_away_and_later_ones_too_until_a_person_has_made_b
     assert "d.t is frozen since the DDL of job 3" in later.losses[0] and later.losses[1] == f"{left}, b"
     stream.rows(({1: 2, 2: 20, 3: 7, 4: None}, {1: 2, 2: 21, 3: 7, 4: 5}), ({1: 1, 2: 11, 3: 8, 4: None}, None))
     assert stream.all() == [(2, 21)]
-    stream.session.execute("ALTER TABLE d.t ADD COLUMN a INT, ADD COLUMN b INT")
-    stream.session.execute("UPDATE d.t SET a = 7, b = 5")
-    stream.session.execute("UPDATE frozen_marks.spark_ddl SET state = 'done' WHERE job_id = 3")
-    stream.session.commit()
+    by_hand = "ALTER TABLE d.t ADD COLUMN a INT, ADD COLUMN b INT", "UPDATE d.t SET a = 7, b = 5"
+    committed(stream.session, *by_hand, "UPDATE frozen_marks.spark_ddl SET state = 'done' WHERE job_id = 3")
     stream.frozen = load_frozen(stream.session, CONFIG, 1)
     assert stream.ddl(5).how == "changes"
     stream.rows(({1: 2, 2: 21, 3: 7, 4: 5, 5: None}, {1: 2, 2: 21, 3: 8, 4: 6, 5: 9}))
     assert stream.all() == [(2, 21, 8, 6, 9)]
 
 
-def test_a_dropped_column_that_stays_gets_its_default_or_zero_in_new_rows(sessions: tuple[Session, Session]) -> None:
-    more = [column(3, "n", NOT_NULL), column(4, "x", {**VARCHAR, "Flag": 1}), column(5, "f", NOT_NULL, default="7")]
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT, `n` INT NOT NULL, `x` VARCHAR(20) NOT NULL, `f` INT NOT NULL DEFAULT 7);"
-    drop = "ALTER TABLE `t` DROP COLUMN `n`, DROP COLUMN `x`, DROP COLUMN `f`;"
-    stream = stream_of(sessions, {2: create, 3: drop}, job(2, 3, t([V, *more])), job(3, 61, t([V])))
-    stream.ddl(2)
-    stream.rows((None, {1: 1, 2: 10, 3: 3, 4: "x", 5: 5}))
+STRICT_V, KEYLESS, U = column(2, "v", NOT_NULL), {"pk_is_handle": False}, [index(1, "u", ("v", 1), unique=True)]
+STAYING = [column(3, "n", NOT_NULL), column(4, "x", {**VARCHAR, "Flag": 1}), column(5, "f", NOT_NULL, default="7")]
+WORDS = [column(number, "v", {**ENUM, "Elems": list(elems)}) for number, elems in ((2, "ab"), (7, "ba"))]
+ONE_REFUSED: dict[str, tuple[Any, ...]] = {
+    "a dropped column that stays gets its default or zero in new rows": (
+        (3, t(V, *STAYING), CREATE),
+        [(None, {1: 1, 2: 10, 3: 3, 4: "x", 5: 5})],
+        changed(61, "DROP COLUMN `n`, DROP COLUMN `x`, DROP COLUMN `f`", V),
+        [
+            ([(None, {1: 2, 2: 20}), ({1: 1, 2: 10}, {1: 1, 2: 11})], [(1, 11, 3, "x", 5), (2, 20, 0, "", 7)]),
+            ([({1: 1, 2: 11}, None)], [(2, 20, 0, "", 7)]),
+        ],
+    ),
+    "a converted column has a new id and is not written": (
+        MADE,
+        [],
+        changed(12, "MODIFY COLUMN `v` VARCHAR(30)", column(7, "v", {**VARCHAR, "Flen": 30})),
+        [([(None, {1: 1, 7: "12"})], [(1, None)])],
+    ),
+    "words of an enum that moved are not mixed up": (
+        (3, t(WORDS[0]), CREATE),
+        [],
+        changed(12, "MODIFY COLUMN `v` ENUM('b','a')", WORDS[1]),
+        [([(None, {1: 1, 7: 1})], [(1, None)])],
+    ),
+    "a NULL where the target takes none": (
+        (3, t(STRICT_V), CREATE),
+        [],
+        changed(12, "MODIFY COLUMN `v` INT NULL", V),
+        [([(None, {1: 1, 2: None})], [(1, 0)]), ([({1: 1, 2: None}, None)], [])],
+    ),
+    "a key that only the upstream has finds no row": (
+        (3, table(10, "t", [column(1, "id"), V], **KEYLESS), CREATE),
+        [],
+        (7, table(10, "t", [column(1, "id"), V], index_info=U, **KEYLESS), "ALTER TABLE `t` ADD UNIQUE `u`(`v`);"),
+        [
+            ([(None, {1: 1, 2: 5}), (None, {1: 2, 2: 6})], [(1, 5), (2, 6)]),
+            ([({1: 1, 2: 5}, {1: 1, 2: 7})], [(1, 7), (2, 6)]),
+        ],
+        [],
+    ),
+    "a key that only the target has ends no stream": (
+        (3, t(V, index_info=U), CREATE),
+        [],
+        changed(8, "DROP INDEX `u`", V),
+        [([(None, {1: 1, 2: 5}), (None, {1: 2, 2: 5})], [(2, 5)])],
+        [""],
+    ),
+    "rows that push each other out by a column that the upstream has no more": (
+        (3, t(STRICT_V, index_info=U), CREATE),
+        [(None, {1: 1, 2: 5})],
+        changed(6, "DROP COLUMN `v`"),
+        [([(None, {1: 2}), (None, {1: 3})], [(1, 5), (3, 0)])],
+        ["another row of the target was removed"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_REFUSED)
+def test_rows_of_a_table_with_one_refused_ddl(sessions: tuple[Session, Session], case: str) -> None:
+    made, before, refused, writes, *findings = ONE_REFUSED[case]
+    stream = stream_of(sessions, made, refused)
+    stream.rows(*before)
     stream.refuse(3)
-    stream.rows((None, {1: 2, 2: 20}), ({1: 1, 2: 10}, {1: 1, 2: 11}))
-    assert stream.all() == [(1, 11, 3, "x", 5), (2, 20, 0, "", 7)]
-    stream.rows(({1: 1, 2: 11}, None))
-    assert [r[0] for r in stream.all()] == [2]
+    for changes, wanted in writes:
+        stream.rows(*changes)
+        assert stream.all() == wanted
+    for words in findings:
+        assert [(f.kind, word in f.words) for f, word in zip(stream.findings, words, strict=True)] == [(FindingKind.ROWS, True)] * len(
+            words
+        )
 
 
 def test_a_renamed_column_is_written_under_its_former_name(sessions: tuple[Session, Session]) -> None:
-    texts = {3: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;", 4: "ALTER TABLE `t` DROP COLUMN `w`;"}
-    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 12, t([column(2, "w")])), job(4, 6, t([])))
-    stream.ddl(2)
+    stream = stream_of(sessions, MADE, changed(12, "RENAME COLUMN `v` TO `w`", column(2, "w")), changed(6, "DROP COLUMN `w`"))
     stream.refuse(3)
     stream.rows((None, {1: 1, 2: 10}))
     assert stream.all() == [(1, 10)]
@@ -236,96 +280,15 @@ def test_a_renamed_column_is_written_under_its_former_name(sessions: tuple[Sessi
     assert column_names(stream.session, "d", "t") == ("id", "v")
 
 
-def test_a_converted_column_has_a_new_id_and_is_not_written(sessions: tuple[Session, Session]) -> None:
-    wide = column(7, "v", {**VARCHAR, "Flen": 30})
-    stream = stream_of(sessions, {3: "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(30);"}, job(2, 3, t([V])), job(3, 12, t([wide])))
-    stream.ddl(2)
-    stream.refuse(3)
-    stream.rows((None, {1: 1, 7: "12"}))
-    assert stream.all() == [(1, None)]
-
-
-def test_words_of_an_enum_that_moved_are_not_mixed_up(sessions: tuple[Session, Session]) -> None:
-    before, after = column(2, "v", {**ENUM, "Elems": ["a", "b"]}), column(7, "v", {**ENUM, "Elems": ["b", "a"]})
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` ENUM('a','b'));"
-    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `v` ENUM('b','a');"}
-    stream = stream_of(sessions, texts, job(2, 3, t([before])), job(3, 12, t([after])))
-    stream.ddl(2)
-    stream.refuse(3)
-    stream.rows((None, {1: 1, 7: 1}))
-    assert stream.all() == [(1, None)]
-
-
-def test_a_null_where_the_target_takes_none(sessions: tuple[Session, Session]) -> None:
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT NOT NULL);"
-    texts = {2: create, 3: "ALTER TABLE `t` MODIFY COLUMN `v` INT NULL;"}
-    stream = stream_of(sessions, texts, job(2, 3, t([column(2, "v", NOT_NULL)])), job(3, 12, t([V])))
-    stream.ddl(2)
-    stream.refuse(3)
-    stream.rows((None, {1: 1, 2: None}))
-    assert stream.all() == [(1, 0)]
-    stream.rows(({1: 1, 2: None}, None))
-    assert stream.all() == []
-
-
-U = index(1, "u", ("v", 1), unique=True)
-
-
-def test_a_key_that_only_the_upstream_has_finds_no_row(sessions: tuple[Session, Session]) -> None:
-    keyless = {"pk_is_handle": False}
-    columns = [column(1, "id"), V]
-    before, after = table(10, "t", columns, **keyless), table(10, "t", columns, index_info=[U], **keyless)
-    texts = {2: "CREATE TABLE `t` (`id` INT, `v` INT);", 3: "ALTER TABLE `t` ADD UNIQUE `u`(`v`);"}
-    stream = stream_of(sessions, texts, job(2, 3, before), job(3, 7, after))
-    stream.ddl(2)
-    stream.refuse(3)
-    stream.rows((None, {1: 1, 2: 5}), (None, {1: 2, 2: 6}))
-    stream.rows(({1: 1, 2: 5}, {1: 1, 2: 7}))
-    assert stream.all() == [(1, 7), (2, 6)]
-    assert stream.findings == []
-
-
-def test_a_key_that_only_the_target_has_ends_no_stream(sessions: tuple[Session, Session]) -> None:
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT, UNIQUE `u`(`v`));"
-    texts = {2: create, 3: "ALTER TABLE `t` DROP INDEX `u`;"}
-    stream = stream_of(sessions, texts, job(2, 3, t([V], index_info=[U])), job(3, 8, t([V])))
-    stream.ddl(2)
-    stream.refuse(3)
-    stream.rows((None, {1: 1, 2: 5}), (None, {1: 2, 2: 5}))
-    assert stream.all() == [(2, 5)]
-    assert [f.kind for f in stream.findings] == [FindingKind.ROWS]
-
-
-def test_rows_that_push_each_other_out_are_findings(sessions: tuple[Session, Session]) -> None:
-    """The target's key is over a column that the upstream has no more."""
-    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT NOT NULL, UNIQUE `u`(`v`));"
-    texts = {2: create, 3: "ALTER TABLE `t` DROP COLUMN `v`;"}
-    stream = stream_of(sessions, texts, job(2, 3, t([column(2, "v", NOT_NULL)], index_info=[U])), job(3, 6, t([])))
-    stream.ddl(2)
-    stream.rows((None, {1: 1, 2: 5}))
-    stream.refuse(3)
-    stream.rows((None, {1: 2}), (None, {1: 3}))
-    assert stream.all() == [(1, 5), (3, 0)]
-    assert "another row of the target was removed" in stream.findings[0].words
-
-
 def test_a_renamed_table_goes_on_under_its_former_name(sessions: tuple[Session, Session]) -> None:
-    columns = [ID, V]
-    jobs = (
-        job(2, 3, table(10, "t", columns)),
-        job(3, 14, table(10, "s", columns), table_name="t"),
-        job(4, 5, table(10, "s", [*columns, column(3, "a")])),
-        job(5, 11, table(11, "s", [*columns, column(3, "a")]), table_id=10),
-        job(6, 4, table_id=11, table_name="s"),
+    stream = stream_of(
+        sessions,
+        MADE,
+        RENAMED,
+        (5, t(V, A, name="s"), "ALTER TABLE `s` ADD COLUMN `a` INT;"),
+        (11, t(V, A, name="s", table_id=11), "TRUNCATE TABLE `s`;", {"table_id": 10}),
+        (4, None, "DROP TABLE `s`;", {"table_id": 11, "table_name": "s"}),
     )
-    texts = {
-        3: "RENAME TABLE `t` TO `s`;",
-        4: "ALTER TABLE `s` ADD COLUMN `a` INT;",
-        5: "TRUNCATE TABLE `s`;",
-        6: "DROP TABLE `s`;",
-    }
-    stream = stream_of(sessions, texts, *jobs)
-    stream.ddl(2)
     stream.refuse(3)
     stream.rows((None, {1: 1, 2: 10}))
     stream.refuse(4)
@@ -339,14 +302,8 @@ def test_a_renamed_table_goes_on_under_its_former_name(sessions: tuple[Session, 
 
 
 def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Session, Session]) -> None:
-    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "DROP TABLE `t`;", 5: CREATE}
-    jobs = (
-        job(2, 3, t([V])),
-        job(3, 5, t([V, column(3, "a")])),
-        job(4, 4, table_id=10, table_name="t"),
-        job(5, 3, table(12, "t", [ID, V])),
-    )
-    stream = stream_of(sessions, texts, *jobs)
+    drop = (4, None, "DROP TABLE `t`;", {"table_id": 10, "table_name": "t"})
+    stream = stream_of(sessions, MADE, changed(5, "ADD COLUMN `a` INT", V, A), drop, (3, t(V, table_id=12), CREATE), made=1)
     stream.refuse(2)
     (unwritable,) = stream.rows((None, {1: 1, 2: 10}))
     assert unwritable.why.startswith("rows of d.t are not written: the target has no table d.t since the DDL of job 2 was not executed")
@@ -360,12 +317,8 @@ def test_rows_of_a_table_that_was_not_made_have_nowhere_to_go(sessions: tuple[Se
 
 def test_a_ddl_whose_effect_is_there_freezes_nothing(sessions: tuple[Session, Session]) -> None:
     """The server's refusal alone does not: nothing of the DDL is missing."""
-    wide = {**INT, "Tp": 8, "Flen": 20}
-    modify = "ALTER TABLE `t` MODIFY COLUMN `v` BIGINT;"
-    jobs = (job(2, 3, t([V])), job(3, 12, t([column(3, "v", wide)])), job(4, 12, t([column(4, "v", wide)])))
-    stream = stream_of(sessions, {3: modify, 4: modify}, *jobs)
-    stream.ddl(2)
-    stream.ddl(3)
+    modifies = (changed(12, "MODIFY COLUMN `v` BIGINT", column(number, "v", {**INT, "Tp": 8, "Flen": 20})) for number in (3, 4))
+    stream = stream_of(sessions, MADE, *modifies, made=3)
     outcome = stream.ddl(4, stream.poor)
     assert (outcome.state, outcome.how, outcome.losses, stream.frozen) == ("done", "nothing", (), {})
     stream.rows((None, {1: 1, 4: 1 << 40}))
@@ -375,13 +328,8 @@ def test_a_ddl_whose_effect_is_there_freezes_nothing(sessions: tuple[Session, Se
 def test_a_name_that_means_another_column_on_the_target(sessions: tuple[Session, Session]) -> None:
     """The upstream's ``v`` is not the target's, which holds what is ``w`` upstream."""
     w, v = column(2, "w"), column(3, "v")
-    texts = {
-        3: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;",
-        4: "ALTER TABLE `t` ADD COLUMN `v` INT;",
-        5: "ALTER TABLE `t` DROP COLUMN `v`;",
-    }
-    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 12, t([w])), job(4, 5, t([w, v])), job(5, 6, t([w])))
-    stream.ddl(2)
+    ddls = (12, "RENAME COLUMN `v` TO `w`", w), (5, "ADD COLUMN `v` INT", w, v), (6, "DROP COLUMN `v`", w)
+    stream = stream_of(sessions, MADE, *(changed(*ddl) for ddl in ddls))
     stream.rows((None, {1: 1, 2: 10}))
     stream.refuse(3)
     assert stream.ddl(4).state == "quarantined"
@@ -397,16 +345,14 @@ def test_a_name_that_means_another_column_on_the_target(sessions: tuple[Session,
 )
 def test_a_name_that_means_another_table_on_the_target(sessions: tuple[Session, Session], kind: int, text: str) -> None:
     """The target's ``t`` is the upstream's ``s``: no DDL of the upstream's new ``t`` may reach it, not even one that makes it."""
-    columns = [ID, V]
     last = {
-        4: job(5, 4, table_id=12, table_name="t"),
-        11: job(5, 11, table(13, "t", columns), table_id=12),
-        5: job(5, 5, table(12, "t", [*columns, column(3, "a")])),
-        14: job(5, 14, table(12, "x", columns), table_name="t"),
+        4: (None, {"table_id": 12, "table_name": "t"}),
+        11: (t(V, table_id=13), {"table_id": 12}),
+        5: (t(V, A, table_id=12), {}),
+        14: (t(V, name="x", table_id=12), {"table_name": "t"}),
     }
-    jobs = (job(2, 3, t([V])), job(3, 14, table(10, "s", columns), table_name="t"), job(4, 3, table(12, "t", columns)), last[kind])
-    stream = stream_of(sessions, {3: "RENAME TABLE `t` TO `s`;", 4: CREATE, 5: text}, *jobs)
-    stream.ddl(2)
+    info, more = last[kind]
+    stream = stream_of(sessions, MADE, RENAMED, (3, t(V, table_id=12), CREATE), (kind, info, text, more))
     stream.refuse(3)
     outcome = stream.ddl(4)
     assert outcome.state == "quarantined"
@@ -418,16 +364,15 @@ def test_a_name_that_means_another_table_on_the_target(sessions: tuple[Session, 
 
 
 def test_a_database_is_not_dropped_with_a_table_that_has_left_it(sessions: tuple[Session, Session]) -> None:
-    columns = [ID, V]
+    in_e = {"schema_id": 2000, "schema_name": "e"}
     jobs = (
         database(2, "e", 2000),
-        job(3, 3, t([V])),
-        job(4, 14, t([V]), schema_id=2000, schema_name="e", table_name="t"),
-        job(5, 2, None, table_id=0),
-        job(6, 5, table(10, "t", [*columns, column(3, "a")]), schema_id=2000, schema_name="e"),
+        job(3, 3, t(V), query=CREATE),
+        job(4, 14, t(V), **in_e, table_name="t", query="RENAME TABLE `d`.`t` TO `e`.`t`;"),
+        job(5, 2, None, table_id=0, query="DROP DATABASE `d`;"),
+        job(6, 5, t(V, A), **in_e, query="ALTER TABLE `e`.`t` ADD COLUMN `a` INT;"),
     )
-    texts = {3: CREATE, 4: "RENAME TABLE `d`.`t` TO `e`.`t`;", 5: "DROP DATABASE `d`;", 6: "ALTER TABLE `e`.`t` ADD COLUMN `a` INT;"}
-    stream = Stream(*sessions, texts, *jobs)
+    stream = Stream(*sessions, history(database(1), *jobs))
     for number in (1, 2, 3):
         stream.ddl(number)
     stream.refuse(4)
@@ -441,9 +386,7 @@ def test_a_database_is_not_dropped_with_a_table_that_has_left_it(sessions: tuple
 
 def test_a_life_that_is_killed_before_its_checkpoint_has_frozen_nothing(sessions: tuple[Session, Session], mariadb: PrivateMariaDB) -> None:
     """The record and the checkpoint are one transaction; a lost answer to its commit is the same as the answer."""
-    jobs = (job(2, 3, t([V])), job(3, 14, table(10, "s", [ID, V]), table_name="t"), job(4, 11, table(11, "s", [ID, V]), table_id=10))
-    stream = stream_of(sessions, {3: "RENAME TABLE `t` TO `s`;", 4: "TRUNCATE TABLE `s`;"}, *jobs)
-    stream.ddl(2)
+    stream = stream_of(sessions, MADE, RENAMED, (11, t(V, name="s", table_id=11), "TRUNCATE TABLE `s`;", {"table_id": 10}))
     stream.rows((None, {1: 1, 2: 10}))
     for number in (3, 4):
         before = stream.frozen
@@ -463,10 +406,8 @@ def test_a_life_that_is_killed_before_its_checkpoint_has_frozen_nothing(sessions
 
 
 def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, Session]) -> None:
-    columns = [ID, V, column(3, "a")]
-    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "CREATE TABLE `n` LIKE `t`;"}
-    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, table(10, "t", columns)), job(4, 3, table(12, "n", columns)))
-    stream.ddl(2)
+    like = (3, t(V, A, name="n", table_id=12), "CREATE TABLE `n` LIKE `t`;")
+    stream = stream_of(sessions, MADE, changed(5, "ADD COLUMN `a` INT", V, A), like)
     stream.refuse(3)
     assert stream.ddl(4).how == "text"
     stream.rows((None, {1: 1, 2: 10, 3: 5}), table_id=12)
@@ -477,17 +418,9 @@ def test_a_table_made_like_a_frozen_one_is_as_upstream(sessions: tuple[Session, 
 def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Session], mariadb: PrivateMariaDB, clustered: bool) -> None:
     """Column ``n`` is gone upstream and NOT NULL on the target, ``a`` never came, ``v`` has another name; equal rows stay as many as they are."""
     n, a, w = column(3, "n", NOT_NULL), column(4, "a"), column(2, "w")
-    key = "PRIMARY KEY" if clustered else ""
-    how = {"pk_is_handle": clustered}
-    texts = {2: f"CREATE TABLE `t` (`id` INT {key}, `v` INT, `n` INT NOT NULL);"}
-    texts |= {
-        3: "ALTER TABLE `t` DROP COLUMN `n`;",
-        4: "ALTER TABLE `t` ADD COLUMN `a` INT;",
-        5: "ALTER TABLE `t` RENAME COLUMN `v` TO `w`;",
-    }
-    jobs = (job(2, 3, t([V, n], **how)), job(3, 6, t([V], **how)), job(4, 5, t([V, a], **how)), job(5, 12, t([w, a], **how)))
-    stream = stream_of(sessions, texts, *jobs)
-    stream.ddl(2)
+    ddls = (6, "DROP COLUMN `n`", V), (5, "ADD COLUMN `a` INT", V, a), (12, "RENAME COLUMN `v` TO `w`", w, a)
+    made = (3, t(V, n, pk_is_handle=clustered), CREATE)
+    stream = stream_of(sessions, made, *(changed(*ddl, pk_is_handle=clustered) for ddl in ddls))
     stream.rows((None, {1: 1, 2: 10, 3: 7}), (None, {1: 2, 2: 20, 3: 7}))
     for number in (3, 4, 5):
         stream.refuse(number)
@@ -510,10 +443,7 @@ def test_executors_write_a_frozen_table_in_parts(sessions: tuple[Session, Sessio
 
 
 def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
-    a, b = column(3, "a"), column(4, "b")
-    stream = stream_of(sessions, texts, job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b])))
-    stream.ddl(2)
+    stream = stream_of(sessions, MADE, changed(5, "ADD COLUMN `a` INT", V, A), changed(5, "ADD COLUMN `b` INT", V, A, B))
     monkeypatch.setattr("tests.integration.test_frozen.CONFIG", dataclasses.replace(CONFIG, ignore_txn_commit_ts=(30, 40)))
     stream.session.execute("ALTER TABLE d.t ADD COLUMN a BIGINT")
     assert (stream.ddl(3).state, stream.ddl(4).state) == ("done", "skipped")
@@ -522,20 +452,10 @@ def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Ses
 
 
 def batch(
-    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, int, TableInfo, Any]]
+    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, TableAt | None, Any]]
 ) -> list[Finding]:
-    """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, version, info, values), without Spark around it."""
-    events = [
-        {
-            "commit_ts": ts,
-            "seq": 0,
-            "op": int(Op.INSERT),
-            "table_id": 10,
-            "schema_version": version,
-            "row": encode_insert(info, row, row[1]),
-        }
-        for ts, version, info, row in rows
-    ]
+    """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, table, values), without Spark around it."""
+    events = [row_event(at, ts, 0, None, row, row[1]) for ts, at, row in rows]
     applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
     applier._apply_steps(*applier._cut(pa.Table.from_pylist(events, schema=ROW_EVENT), controls))
@@ -545,28 +465,26 @@ def batch(
 def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
     sessions: tuple[Session, Session], mariadb: PrivateMariaDB, tmp_path: Path
 ) -> None:
-    a, b = column(3, "a"), column(4, "b")
-    jobs = [database(1), job(2, 3, t([V])), job(3, 5, t([V, a])), job(4, 5, t([V, a, b]))]
+    jobs = [database(1), job(2, 3, t(V)), job(3, 5, t(V, A)), job(4, 5, t(V, A, B))]
     (tmp_path / "history.json").write_text(json.dumps(jobs))
-    sessions[0].execute("CREATE DATABASE d")
-    sessions[0].execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    committed(sessions[0], "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     target = dataclasses.replace(mariadb.target(), **ROWS_ONLY)
     config = DrainerConfig(target=target, apply=CONFIG)
-    infos = [j.table_info for j in history(*jobs).ordered]
+    h = history(*jobs)
+
     texts = {3: "ALTER TABLE `t` ADD COLUMN `a` INT;", 4: "ALTER TABLE `t` ADD COLUMN `b` INT;"}
     found: list[Finding] = []
     for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
         # Nothing of the batches below runs on Spark.
         sink = MySQLSink(config, 1)
         applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(str(tmp_path / "history.json")), lambda _: None)
-        info = infos[number - 1]
-        assert info is not None
+        at = h.table_at(10, number)
         try:
             applier.open(lambda _, commit_ts: 25 if commit_ts is None else commit_ts)
-            found += batch(applier, (sink.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, number, info, ids)])
+            found += batch(applier, (sink.commit_ts, number * 10 + 8), [(number, texts[number])], [(number * 10 + 5, at, ids)])
         finally:
             sink.close()
-    assert Stream(*sessions, {}, *jobs[1:]).all() == [(1, 10), (2, 20)]
+    assert Stream(*sessions, h).all() == [(1, 10), (2, 20)]
     assert [f.kind for f in found] == [FindingKind.DDL] * 4
     assert "ADD COLUMN `a`" in found[0].words and "ADD COLUMN `b`" in found[2].words
 
@@ -626,14 +544,13 @@ class Upstream:
 def test_random_ddls_one_of_them_refused(sessions: tuple[Session, Session], seed: int) -> None:
     """The stream lives, every key is there, and every column of the target holds what the column of its id holds upstream."""
     upstream = Upstream(seed)
-    jobs, texts, writes = [job(2, 3, t([V]))], {}, {2: upstream.write()}
+    ddls, writes = [MADE], {2: upstream.write()}
     first = upstream.rng.randrange(3, 9)
     for number in range(3, 16):
         kind, text = upstream.change()
-        jobs.append(job(number, kind, t(list(upstream.columns))))
-        texts[number] = f"ALTER TABLE `t` {text};"
+        ddls.append(changed(kind, text, *upstream.columns))
         writes[number] = upstream.write()
-    stream = stream_of(sessions, texts, *jobs)
+    stream = stream_of(sessions, *ddls, made=1)
     for number in range(2, 16):
         outcome = stream.ddl(number, sessions[1] if number == first else None)
         # What the first makes may be there already, as of a MODIFY COLUMN to the type that the column has.

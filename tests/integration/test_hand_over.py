@@ -6,8 +6,8 @@ The other Drainer is played by statements: those that it had executed before it 
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,31 +19,24 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.real_safe_mode import PlainTable, RowChange, replay
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import Query, asking
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
 MARKS = "handed_marks"
-MODES: dict[str, dict[str, Any]] = {
-    "driver": {},
-    "parts": {"atomic_rows": 1, "parts": 2},
-    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
-}
 KEYED = Table("k", (Column("id", "bigint"), Column("v", "int")), ("id",))
 UNIQUE = Table("u", (Column("id", "bigint"), Column("a", "int")), ("id",), unique=(("a",),))
 LOG = Table("l", (Column("a", "int"), Column("b", "int")))
 MADE = Table("m", (Column("id", "bigint"),), ("id",))
-Query = Callable[[str], list[tuple[Any, ...]]]
+Make = Callable[..., "Handed"]
 
 
 @pytest.fixture
 def query(mariadb: PrivateMariaDB) -> Iterator[Query]:
-    drops = [f"DROP DATABASE IF EXISTS {name}" for name in ("d", MARKS)]
-    run_sql(mariadb, *drops)
-    yield partial(run_sql, mariadb)
-    run_sql(mariadb, *drops)
+    with asking(mariadb, "d", MARKS) as query:
+        yield query
 
 
 @dataclass
@@ -80,25 +73,20 @@ class Handed:
 
 
 @pytest.fixture
-def handed(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Callable[..., Handed]]:
-    made: list[EmulatedStream] = []
+def handed(spark: SparkSession, mariadb: PrivateMariaDB, query: Query) -> Iterator[Make]:
+    with ExitStack() as lives:
 
-    def make(**more: Any) -> Handed:
-        apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | more)
-        made.append(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)))
-        return Handed(made[-1], query, {})
+        def make(**more: Any) -> Handed:
+            apply = ApplyConfig(**{"checkpoint_schema": MARKS, "on_finding": "stop"} | more)
+            return Handed(lives.enter_context(EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply))), query, {})
 
-    yield make
-    for one in made:
-        one.restart()
+        yield make
 
 
 def begun(handed: Handed) -> int:
     """Tables with rows, upstream and in the target; the commit_ts up to which both are the same."""
-    ddl, query = handed.stream.upstream.ddl, handed.query
-    ddl.create_database("d")
-    for table in (KEYED, UNIQUE, LOG):
-        ddl.create_table("d", table)
+    query = handed.query
+    handed.stream.create("d", KEYED, UNIQUE, LOG)
     query("CREATE DATABASE d")
     query("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)")
     query("CREATE TABLE d.u (id bigint PRIMARY KEY, a int, UNIQUE KEY u1 (a))")
@@ -162,6 +150,24 @@ STATEMENTS = [sql for _, many in STEPS for sql in many]
 RENAMED = STATEMENTS.index("RENAME TABLE d.m TO d.n")
 
 
+def crashed(handed: Handed, executed: int = 3, steps: list[Step] = STEPS) -> int:
+    """Another Drainer crashed after so many statements of ``steps``; where its checkpoint is."""
+    at = begun(handed)
+    version = handed.stream.upstream.schema_version
+    for change, _ in steps:
+        change(handed)
+    for sql in [sql for _, many in steps for sql in many][:executed]:
+        handed.query(sql)
+    handed.left_at(at, version, consistent=False)
+    return at
+
+
+def stopped(handed: Handed) -> Handed:
+    """Another Drainer stopped cleanly where the target is as upstream."""
+    handed.left_at(begun(handed), handed.stream.upstream.schema_version, consistent=True)
+    return handed
+
+
 @pytest.mark.shows("hand-over")
 @pytest.mark.parametrize(
     ("mode", "executed"),
@@ -172,16 +178,10 @@ RENAMED = STATEMENTS.index("RENAME TABLE d.m TO d.n")
     ],
 )
 def test_wherever_the_other_one_crashed_the_target_becomes_as_upstream(
-    mode: str, executed: int, handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+    mode: str, executed: int, handed: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = handed(**MODES[mode])
-    at = begun(here)
-    version = here.stream.upstream.schema_version
-    for change, _ in STEPS:
-        change(here)
-    for sql in STATEMENTS[:executed]:
-        here.query(sql)
-    here.left_at(at, version, consistent=False)
+    at = crashed(here, executed)
     with caplog.at_level(logging.INFO):
         _ = here.stream.sink
         if executed > RENAMED:
@@ -202,21 +202,9 @@ def test_wherever_the_other_one_crashed_the_target_becomes_as_upstream(
     assert here.found() == here.tables() and "safe mode" not in caplog.text
 
 
-def crashed(handed: Handed, executed: int = 3) -> int:
-    """Another Drainer crashed after so many statements of ``STEPS``; where its checkpoint is."""
-    at = begun(handed)
-    version = handed.stream.upstream.schema_version
-    for change, _ in STEPS:
-        change(handed)
-    for sql in STATEMENTS[:executed]:
-        handed.query(sql)
-    handed.left_at(at, version, consistent=False)
-    return at
-
-
 @pytest.mark.shows("hand-over")
 def test_a_life_that_is_killed_in_safe_mode_is_followed_by_one_in_safe_mode_up_to_the_same_bound(
-    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
+    handed: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = handed()
     crashed(here)
@@ -235,22 +223,16 @@ def test_a_life_that_is_killed_in_safe_mode_is_followed_by_one_in_safe_mode_up_t
     assert here.found() == here.tables() and here.checkpoint()["consistent"] is True
 
 
-def test_a_cleanly_stopped_one_is_followed_exactly_and_without_safe_mode(
-    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cleanly_stopped_one_is_followed_exactly_and_without_safe_mode(handed: Make, caplog: pytest.LogCaptureFixture) -> None:
     """Equal rows without a key: a transaction applied twice, or not at all, would show."""
-    here = handed()
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here = stopped(handed())
     here.stream.change(lambda txn: [txn.insert("d.l", {"a": 1, "b": 1}) for _ in range(2)])
     with caplog.at_level(logging.INFO):
         here.stream.apply()
     assert here.found() == here.tables() and "safe mode" not in caplog.text
 
 
-def test_the_history_at_commit_ts_counts_where_its_schema_version_is_ahead(
-    handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_history_at_commit_ts_counts_where_its_schema_version_is_ahead(handed: Make, caplog: pytest.LogCaptureFixture) -> None:
     """A real one counts the version that rows were written under; the DDL of that version comes after its commitTS."""
     here = handed()
     at = begun(here)
@@ -263,11 +245,9 @@ def test_the_history_at_commit_ts_counts_where_its_schema_version_is_ahead(
     assert "The version of the history counts" in caplog.text
 
 
-def test_one_that_took_over_from_ours_and_failed_before_it_came_further(handed: Callable[..., Handed]) -> None:
+def test_one_that_took_over_from_ours_and_failed_before_it_came_further(handed: Make) -> None:
     """It says on exit that the target is not consistent at our own commitTS, behind which its connections have applied a part."""
-    here = handed()
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here = stopped(handed())
     here.stream.change(lambda txn: txn.insert("d.k", {"id": 4, "v": 4}))
     here.stream.apply()
     here.stream.restart()
@@ -279,54 +259,44 @@ def test_one_that_took_over_from_ours_and_failed_before_it_came_further(handed: 
     assert here.found() == here.tables()
 
 
-def test_a_ddl_that_cannot_be_told_is_left_to_a_person(handed: Callable[..., Handed]) -> None:
-    """RENAME a TO b, CREATE a: both names are there, so nobody can tell whether the RENAME was executed."""
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        pytest.param(
+            "the names on the target do not show it",
+            [
+                (ddl("rename", "d.k", "d.old"), ("RENAME TABLE d.k TO d.old",)),
+                (ddl("create_table", "d", KEYED), ("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)",)),
+            ],
+            id="both names are there",
+        ),
+        pytest.param(
+            "rows of d.k after .* would go to another table",
+            [
+                (rows("d.k", ("update", "k1", {"v": 100})), ("UPDATE d.k SET v = 100 WHERE id = 1",)),
+                (ddl("rename", "d.k", "d.old"), ("RENAME TABLE d.k TO d.old",)),
+                (ddl("rename", "d.u", "d.k"), ("RENAME TABLE d.u TO d.k",)),
+            ],
+            id="rows of the table that had the name",
+        ),
+        pytest.param(
+            "executed again it would take those rows",
+            [(ddl("drop_table", "d.u"), ("DROP TABLE d.u",)), (ddl("rename", "d.k", "d.u"), ("RENAME TABLE d.k TO d.u",))],
+            id="a drop of it",
+        ),
+    ],
+)
+def test_what_would_meet_another_table_of_the_name_is_left_to_a_person(words: str, steps: list[Step], handed: Make) -> None:
+    """The other one has executed all of it, which nobody can tell."""
     here = handed()
-    at = begun(here)
-    version = here.stream.upstream.schema_version
-    here.stream.upstream.ddl.rename("d.k", "d.old")
-    here.stream.upstream.ddl.create_table("d", KEYED)
-    here.query("RENAME TABLE d.k TO d.old")
-    here.query("CREATE TABLE d.k (id bigint PRIMARY KEY, v int)")
-    here.left_at(at, version, consistent=False)
-    with pytest.raises(DdlRefused, match="the names on the target do not show it"):
-        here.stream.apply()
-
-
-def test_rows_and_drops_before_a_rename_onto_their_table_are_left_to_a_person(handed: Callable[..., Handed]) -> None:
-    """The other one has executed all of it. Written again, rows would go to the table that has the name now, and DROP would take that one's rows."""
-    here = handed()
-    up, at = here.stream.upstream, begun(here)
-    version = up.schema_version
-    here.stream.change(lambda txn: txn.update("d.k", here.handles["k1"], {"v": 100}))
-    for name, statement in (("k", "RENAME TABLE d.k TO d.old"), ("u", "RENAME TABLE d.u TO d.k")):
-        up.ddl.rename(f"d.{name}", "d.old" if name == "k" else "d.k")
-        here.query(statement)
-    here.query("UPDATE d.old SET v = 100 WHERE id = 1")
-    here.left_at(at, version, consistent=False)
-    with pytest.raises(DdlRefused, match="rows of d.k after .* would go to another table"):
-        here.stream.apply()
-    assert here.found() == here.tables()
-
-
-def test_a_drop_before_a_rename_onto_its_table_is_left_to_a_person(handed: Callable[..., Handed]) -> None:
-    here = handed()
-    up, at = here.stream.upstream, begun(here)
-    version = up.schema_version
-    up.ddl.drop_table("d.u")
-    up.ddl.rename("d.k", "d.u")
-    here.query("DROP TABLE d.u")
-    here.query("RENAME TABLE d.k TO d.u")
-    here.left_at(at, version, consistent=False)
-    with pytest.raises(DdlRefused, match="executed again it would take those rows"):
+    crashed(here, len(steps), steps)
+    with pytest.raises(DdlRefused, match=words):
         here.stream.apply()
     assert here.found() == here.tables()
 
 
-def test_our_own_crash_needs_no_safe_mode(handed: Callable[..., Handed], caplog: pytest.LogCaptureFixture) -> None:
-    here = handed(**MODES["parts"])
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+def test_our_own_crash_needs_no_safe_mode(handed: Make, caplog: pytest.LogCaptureFixture) -> None:
+    here = stopped(handed(**MODES["parts"]))
     here.stream.change(lambda txn: [txn.insert("d.l", {"a": 1, "b": 1}) for _ in range(20)])
     with dying("before-downstream-commit"):
         here.stream.apply()
@@ -338,11 +308,9 @@ def test_our_own_crash_needs_no_safe_mode(handed: Callable[..., Handed], caplog:
 
 
 @pytest.mark.parametrize("mode", ["driver", "parts", "rows"])
-def test_the_setting_is_safe_mode_for_ever(mode: str, handed: Callable[..., Handed]) -> None:
+def test_the_setting_is_safe_mode_for_ever(mode: str, handed: Make) -> None:
     """Rows that are there, and rows that are not, are no findings."""
-    here = handed(safe_mode=True, **MODES[mode])
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here = stopped(handed(safe_mode=True, **MODES[mode]))
     here.stream.change(lambda txn: txn.delete("d.k", here.handles["k1"]))
     here.stream.change(lambda txn: txn.insert("d.k", {"id": 7, "v": 7}))
     here.query("DELETE FROM d.k WHERE id = 1")
@@ -355,11 +323,9 @@ def test_the_setting_is_safe_mode_for_ever(mode: str, handed: Callable[..., Hand
     assert not here.stream.apply().findings and here.found() == here.tables()
 
 
-def test_a_span_begun_in_safe_mode_is_finished_in_it(handed: Callable[..., Handed], mariadb: PrivateMariaDB) -> None:
+def test_a_span_begun_in_safe_mode_is_finished_in_it(handed: Make, mariadb: PrivateMariaDB) -> None:
     """Its deletes remove rows that only safe mode writes again."""
-    here = handed(safe_mode=True, **MODES["parts"])
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here = stopped(handed(safe_mode=True, **MODES["parts"]))
     here.stream.change(lambda txn: [txn.update("d.k", here.handles[f"k{n}"], {"v": n}) for n in (1, 2, 3)])
     here.query("DELETE FROM d.k WHERE id = 1")
     with dying("before-deletes"):
@@ -372,15 +338,14 @@ def test_a_span_begun_in_safe_mode_is_finished_in_it(handed: Callable[..., Hande
 
 @pytest.mark.parametrize("deleted", [1, 2])
 def test_what_ours_leaves_half_applied_is_mended_by_a_real_ones_safe_mode(
-    deleted: int, handed: Callable[..., Handed], query: Query, mariadb: PrivateMariaDB
+    deleted: int, handed: Make, query: Query, mariadb: PrivateMariaDB
 ) -> None:
     """Ours deletes all old rows of a span, then writes the new ones, part by part; the row says where the span begins, not consistent.
 
     The real one begins there: every row operation by itself, DELETE by the old key, REPLACE (``tests.support.real_safe_mode``).
     """
-    here = handed(**MODES["parts"])
-    at = begun(here)
-    here.left_at(at, here.stream.upstream.schema_version, consistent=True)
+    here = stopped(handed(**MODES["parts"]))
+    at = here.checkpoint()["commitTS"]
     for change, _ in (STEPS[0], STEPS[1]):
         change(here)
     here.stream.change(lambda txn: [txn.update("d.k", here.handles["k2"], {"v": 5}), txn.insert("d.k", {"id": 6, "v": 6})])
@@ -411,8 +376,7 @@ def test_the_setting_alone_loses_no_equal_row(mode: str, spark: SparkSession, ma
     apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     config = DrainerConfig(target=mariadb.target(), apply=apply)
     with EmulatedStream(spark, config) as stream:
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", LOG)
+        stream.create("d", LOG)
         handles: list[Any] = []
         for round_ in range(3):
             stream.change(lambda txn: handles.extend([txn.insert("d.l", {"a": 1, "b": 2}) for _ in range(3)]))
@@ -433,8 +397,7 @@ def test_columns_that_are_reset_are_named(
 ) -> None:
     apply = ApplyConfig(checkpoint_schema=MARKS, safe_mode=True, **MODES[mode])
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", KEYED)
+        stream.create("d", KEYED)
         stream.change(lambda txn: [txn.insert("d.k", {"id": n, "v": n}) for n in range(4)])
         stream.apply()
         assert "only the target has" not in caplog.text

@@ -5,15 +5,13 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, RetryableApplyError
 from pyspark_tidb_binlog.schemas.events import Op
@@ -22,15 +20,14 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.sink import Opened
-from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, table
-from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, Task, made, run, worlds
-from tests.support.row_worlds import RowHistory, RowWorld, clustered, keyless, two_keys
+from tests.support.plan_samples import INT_PK, TABLE_ID, Events, column, in_spark, table
+from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, RowPlace, Task, empty_place, made, run, settings_of, worlds
+from tests.support.row_worlds import RowHistory, clustered, keyless, two_keys
 from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
@@ -39,11 +36,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.mysql
 
 
-class Place:
+class Place(RowPlace):
     """A database of one test, and the sinks that write to it."""
 
     def __init__(self, server: PrivateMariaDB) -> None:
-        self.server = server
+        super().__init__(server)
         self._sinks: list[MySQLSink] = []
 
     def sink(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> MySQLSink:
@@ -53,8 +50,7 @@ class Place:
     def opened(self, on_finding: str = "stop", atomic_rows: int = 50_000, **settings: Any) -> tuple[MySQLSink, Opened]:
         """The same, and what it found."""
         self.close()
-        fixed: dict[str, Any] = {"checkpoint_schema": SCHEMA, "lease_timeout": 5.0, "log_row_data": True, "net_change": False}
-        apply = ApplyConfig(on_finding=on_finding, atomic_rows=atomic_rows, **(fixed | settings))
+        apply = settings_of({"on_finding": on_finding, "atomic_rows": atomic_rows, **settings})
         made = MySQLSink(DrainerConfig(target=self.server.target(), apply=apply), 1)
         self._sinks.append(made)
         return made, made.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
@@ -63,29 +59,13 @@ class Place:
         while self._sinks:
             self._sinks.pop().close()
 
-    def query(self, sql: str) -> list[Any]:
-        return run_sql(self.server, sql)
-
-    def create(self, *worlds: RowWorld) -> None:
-        for world in worlds:
-            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
-
-    def rows(self, *worlds: RowWorld) -> dict[str, list[str]]:
-        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds}
-
-    def checkpoint(self) -> str:
-        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
-        return str(value)
-
 
 @pytest.fixture
 def place(mariadb: PrivateMariaDB) -> Iterator[Place]:
-    made = Place(mariadb)
-    made.query("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
-    yield made
-    made.close()
-    made.query("DROP DATABASE IF EXISTS d")
-    made.query(f"DROP DATABASE IF EXISTS {SCHEMA}")
+    with empty_place(mariadb) as server:
+        made = Place(server)
+        yield made
+        made.close()
 
 
 def write(sink: MySQLSink, history: RowHistory, rows: pa.Table, upto_ts: int | None = None) -> Written:
@@ -124,38 +104,54 @@ SETTINGS: dict[str, Any] = {"worker_count": 4, "txn_batch": 3}
 BATCHES = [2, 50, 30]
 
 
-def run_process(place: Place, seed: str, env: dict[str, str], cuts: list[int] | None = None, **settings: Any) -> Ended:
-    return run(Task(place.server.target(), seed, BATCHES, cuts, settings), env)
+def killed(place: Place, seed: str, point: str, **settings: Any) -> Ended:
+    """A process of the history ``seed`` that dies at a point."""
+    ended = run(Task(place.server.target(), seed, BATCHES, None, settings), {failpoints.DIE: point})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    return ended
 
 
-POINTS = (
-    [("before-rows-commit", n) for n in (1, 4, 17)] + [("after-rows-commit", n) for n in (2, 9, 23)] + [("before-downstream-commit", 2)]
-)
-QUICK = {("before-rows-commit-4", "same"), ("after-rows-commit-9", "other settings"), ("before-downstream-commit-2", "other settings")}
+def finished(place: Place, seed: str, cuts: list[int] | None = None, **settings: Any) -> str:
+    """One that ends well; what it said."""
+    ended = run(Task(place.server.target(), seed, BATCHES, cuts, settings), {})
+    assert ended.returncode == 0, ended.stderr
+    assert '"consistent":true' in place.checkpoint()
+    return ended.stderr
+
+
+POINTS = [
+    *(("before-rows-commit", n) for n in (1, 4, 17)),
+    *(("after-rows-commit", n) for n in (2, 9, 23)),
+    ("before-downstream-commit", 2),
+]
+QUICK = {("before-rows-commit:4", "same"), ("after-rows-commit:9", "other settings"), ("before-downstream-commit:2", "other settings")}
 """In ``make test`` each point once, and each restart."""
 RESTARTED: dict[str, dict[str, Any]] = {"same": SETTINGS, "other settings": {"worker_count": 7, "txn_batch": 5}}
 
 
 @pytest.mark.parametrize(
-    ("point", "number", "restarted"),
+    ("point", "before", "restarted"),
     [
-        pytest.param(*point, settings, id=f"{place}-{name}", marks=() if (place, name) in QUICK else SLOW)
-        for point in POINTS
-        for place in [f"{point[0]}-{point[1]}"]
-        for name, settings in RESTARTED.items()
+        *(
+            pytest.param(place, SETTINGS, settings, id=f"{place}-{name}", marks=() if (place, name) in QUICK else SLOW)
+            for place in (f"{point}:{number}" for point, number in POINTS)
+            for name, settings in RESTARTED.items()
+        ),
+        *(
+            pytest.param(f"{point}:2", {"net_change": True}, {"net_change": True}, id=f"{point}-net changes")
+            for point in ("before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit")
+        ),
     ],
 )
-def test_a_killed_process_leaves_each_operation_applied_once(place: Place, point: str, number: int, restarted: dict[str, Any]) -> None:
+def test_a_killed_process_leaves_each_operation_applied_once(
+    place: Place, point: str, before: dict[str, Any], restarted: dict[str, Any]
+) -> None:
     """Rows without a key included: nothing would repair them if one was applied twice or not at all."""
     history, _, _ = made(point, BATCHES)
     place.create(*worlds())
-    killed = run_process(place, point, {failpoints.DIE: f"{point}:{number}"}, **SETTINGS)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    finished = run_process(place, point, {}, **restarted)
-    assert finished.returncode == 0, finished.stderr
-    assert "safe mode" not in finished.stderr
+    killed(place, point, point, **before)
+    assert "safe mode" not in finished(place, point, **restarted)
     assert place.rows(*worlds()) == history.expected()
-    assert '"consistent":true' in place.checkpoint()
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=SLOW if seed != 1 else ()) for seed in range(6)])
@@ -163,18 +159,15 @@ def test_other_spans_are_mended_in_safe_mode(place: Place, seed: int) -> None:
     """After the crash the same binlogs come in other batches: rows with a key are exact, and the tables of others are named."""
     history, events, ends = made(str(seed), BATCHES)
     place.create(*worlds())
-    killed = run_process(place, str(seed), {failpoints.DIE: f"after-rows-commit:{5 + 3 * seed}"}, **SETTINGS)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(place, str(seed), f"after-rows-commit:{5 + 3 * seed}", **SETTINGS)
     assert '"consistent":false' in place.checkpoint()
     stamps = sorted(set(events.column("commit_ts").to_pylist()))
     cuts = sorted({*random.Random(seed).sample(stamps, 4), ends[-1]})
-    finished = run_process(place, str(seed), {}, cuts, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    said = finished(place, str(seed), cuts, **SETTINGS)
     found, wanted = place.rows(*worlds()), history.expected()
     assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
-    assert '"consistent":true' in place.checkpoint()
-    if "safe mode" in finished.stderr:
-        assert "Compare the table with the upstream afterwards" in finished.stderr
+    if "safe mode" in said:
+        assert "Compare the table with the upstream afterwards" in said
     else:
         assert found == wanted
 
@@ -183,13 +176,11 @@ def test_a_kill_in_safe_mode_stays_in_safe_mode(place: Place) -> None:
     """The second life has other operations than the first (as with another filter), the third the same as the second."""
     history, _, _ = made("twice", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "twice", {failpoints.DIE: "after-rows-commit:40"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "twice", "after-rows-commit:40", **SETTINGS)
     place.query(f"UPDATE {SCHEMA}.spark_state SET value = REPLACE(value, 'groups-', 'groups-3-of other operations-')")
-    again = run_process(place, "twice", {failpoints.DIE: "after-rows-commit:3"}, **SETTINGS)
-    assert again.returncode == -signal.SIGKILL and "safe mode" in again.stderr
+    assert "safe mode" in killed(place, "twice", "after-rows-commit:3", **SETTINGS).stderr
     assert place.query(f"SELECT MIN(value LIKE '%:0}}') FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [(0,)]
-    finished = run_process(place, "twice", {}, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    finished(place, "twice", **SETTINGS)
     found, wanted = place.rows(*worlds()), history.expected()
     assert {name: found[name] for name in ("c1", "c2", "k")} == {name: wanted[name] for name in ("c1", "c2", "k")}
 
@@ -380,13 +371,6 @@ def test_findings_of_what_is_committed_outlive_a_change_of_the_table(
     assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(i,) for i in range(8)]
 
 
-@pytest.mark.shows("known wrong: table that the target lacks")
-def test_a_table_that_the_target_lacks_is_a_finding(place: Place) -> None:
-    world = clustered("c1", TABLE_ID)
-    (found,) = place.sink("record", txn_batch=5).apply(*events_of(world.at, Events(world.at).insert(1, None, 1)), StageClock()).findings
-    assert "no such table" in found.words and found.table == "`d`.`c1`"
-
-
 @pytest.mark.mariadb
 @pytest.mark.parametrize("how", [{"net_change": True}, {"net_change": True, "safe_mode": True}, *MODES], ids=str)
 def test_a_document_that_is_nested_deeply_is_written_and_named(place: Place, how: dict[str, Any]) -> None:
@@ -413,15 +397,6 @@ def test_a_row_that_the_target_refuses_is_named(place: Place) -> None:
     with pytest.raises(ApplyError, match="`d`.`c1`, key id=2, commit_ts 1002 .*ignore-txn-commit-ts = .1002."):
         place.sink("record", txn_batch=5).apply(*events_of(world.at, events), StageClock())
     assert place.query("SELECT * FROM d.c1") == []
-
-
-@pytest.mark.shows("known wrong: ENUM 0")
-def test_an_enum_of_zero_is_no_finding(place: Place) -> None:
-    at = table([column("id", flag=INT_PK), replace(column("e", ColumnType.ENUM, 0, -1, 0, "utf8mb4"), elems=("a",))], handle="int")
-    place.query("CREATE TABLE d.t (id bigint PRIMARY KEY, e enum('a'))")
-    events = Events(at).insert(1, 0).insert(2, 1).update((2, 1), (2, 0))
-    assert place.sink("stop", txn_batch=5).apply(*events_of(at, events), StageClock()).findings == ()
-    assert place.query("SELECT id, e + 0 FROM d.t") == [(1, 0), (2, 0)]
 
 
 def test_another_life_takes_the_lease_from_the_lanes(place: Place) -> None:
@@ -459,31 +434,20 @@ def test_safe_mode_mends_what_another_drainer_left_half_done(place: Place, seed:
     assert place.rows(*tables) == history.expected()
 
 
-@pytest.mark.parametrize("point", ["before-deletes", "between-phases", "before-downstream-commit", "after-downstream-commit"])
-def test_a_killed_process_leaves_net_changes_applied_once(place: Place, point: str) -> None:
-    history, _, _ = made("net", BATCHES)
-    place.create(*worlds())
-    assert run_process(place, "net", {failpoints.DIE: f"{point}:2"}, net_change=True).returncode == -signal.SIGKILL
-    finished = run_process(place, "net", {}, net_change=True)
-    assert finished.returncode == 0, finished.stderr
-    assert place.rows(*worlds()) == history.expected()
-
-
 @pytest.mark.shows("spark.net-change")
 def test_net_changes_come_after_an_open_span(place: Place) -> None:
     """Who switches to net changes after a crash gets the open span finished as it was begun."""
     history, events, ends = made("net", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "net", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
-    finished = run_process(place, "net", {}, net_change=True, **SETTINGS)
-    assert finished.returncode == 0, finished.stderr
+    killed(place, "net", "after-rows-commit:9", **SETTINGS)
+    finished(place, "net", net_change=True, **SETTINGS)
     assert place.rows(*worlds()) == history.expected()
 
 
 def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place) -> None:
     history, _, _ = made("moved", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "moved", {failpoints.DIE: "after-rows-commit:9"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "moved", "after-rows-commit:9", **SETTINGS)
     for world in worlds():
         place.query(f"DELETE FROM d.{world.at.name}")
     place.query(
@@ -492,8 +456,7 @@ def test_a_record_from_before_the_checkpoint_was_moved_is_forgotten(place: Place
     assert place.opened(**SETTINGS)[1].progress.unfinished is None
     assert place.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_state WHERE name LIKE 'lane%'") == [(0,)]
     place.close()
-    finished = run_process(place, "moved", {}, **SETTINGS)
-    assert finished.returncode == 0 and "safe mode" not in finished.stderr, finished.stderr
+    assert "safe mode" not in finished(place, "moved", **SETTINGS)
     assert place.rows(*worlds()) == history.expected()
 
 
@@ -546,12 +509,6 @@ def test_without_dispatch_the_upstream_transactions_are_kept(place: Place, sizes
 # From Spark.
 
 
-def in_spark(spark: "SparkSession", rows: pa.Table) -> KeyedEvents:
-    keyed = with_keys(rows, SchemaHistory(), 2)
-    blocks = [b for part in range(2) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
-    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks).to_pandas()).repartitionById(2, "part"), 2)
-
-
 @pytest.mark.parametrize("most", [50, 100_000])
 def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", most: int) -> None:
     tables = worlds()
@@ -559,7 +516,7 @@ def test_a_big_step_is_fetched_in_pieces(place: Place, spark: "SparkSession", mo
     history = RowHistory(tables, random.Random("spark"))
     rows = history.batch(120)
     sink = place.sink(atomic_rows=most, worker_count=4, txn_batch=5)
-    sink.apply_parts(in_spark(spark, rows), history.step(sink.commit_ts, rows), frozenset(), StageClock())
+    sink.apply_parts(in_spark(spark, rows, SchemaHistory(), 2), history.step(sink.commit_ts, rows), frozenset(), StageClock())
     assert sink.commit_ts == history.ts
     assert place.rows(*tables) == history.expected()
 
@@ -568,7 +525,7 @@ def test_transactions_to_skip_are_left_out_of_a_big_step(place: Place, spark: "S
     world = clustered("c1", TABLE_ID)
     place.create(world)
     rows, step = events_of(world.at, Events(world.at).insert(1, None, 1).insert(2, None, 1).insert(3, None, 1))
-    place.sink().apply_parts(in_spark(spark, rows), step, frozenset({1002}), StageClock())
+    place.sink().apply_parts(in_spark(spark, rows, SchemaHistory(), 2), step, frozenset({1002}), StageClock())
     assert place.query("SELECT id FROM d.c1 ORDER BY id") == [(1,), (3,)]
 
 
@@ -577,12 +534,12 @@ def test_an_open_span_is_unfinished_and_read_again_as_it_was(place: Place, spark
     """As ``BatchApplier.replay`` does it; the limit of what the driver fetches at a time does not cut it."""
     history, events, ends = made("unfinished", BATCHES)
     place.create(*worlds())
-    assert run_process(place, "unfinished", {failpoints.DIE: "after-rows-commit:12"}, **SETTINGS).returncode == -signal.SIGKILL
+    killed(place, "unfinished", "after-rows-commit:12", **SETTINGS)
     sink, opened = place.opened(atomic_rows=10, net_change=net_change, **SETTINGS)
     span = opened.progress.unfinished
     assert span is not None and (span.after_ts, span.upto_ts) == (ends[0], ends[1])
     rows = rows_between(events, *ends[:2])
-    sink.apply_parts(in_spark(spark, rows), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
+    sink.apply_parts(in_spark(spark, rows, SchemaHistory(), 2), history.step(span.after_ts, rows, span.upto_ts), frozenset(), StageClock())
     rest = rows_between(events, *ends[1:])
     sink.apply(rest, history.step(ends[1], rest), StageClock())
     assert place.rows(*worlds()) == history.expected()

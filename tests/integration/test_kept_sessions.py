@@ -298,22 +298,6 @@ def test_a_server_that_restarted_in_between_is_not_waited_for(fresh_mariadb: Pri
     kept.close()
 
 
-def test_a_server_that_is_away_is_waited_for_as_ever(fresh_mariadb: PrivateMariaDB) -> None:
-    kept = keeping(fresh_mariadb.target())
-    run(kept)
-    fresh_mariadb.kill()
-    told: list[str] = []
-
-    def tell(error: object) -> None:
-        if not told:
-            fresh_mariadb.restart()
-        told.append(str(error).partition(" since ")[0])
-
-    assert run(kept, policy=RetryPolicy(seconds=60.0, tell=tell)) is not None
-    assert told == [f"target {fresh_mariadb.target().socket}: not reachable", "None"]
-    kept.close()
-
-
 def test_another_server_behind_the_address_is_noticed_before_anything_is_written() -> None:
     with PrivateMariaDB() as one:
         over_tcp = replace(one.target(), socket="", user="two", password="pw")
@@ -331,28 +315,6 @@ def test_another_server_behind_the_address_is_noticed_before_anything_is_written
         with pytest.raises(LeaseLost):
             run(kept, lambda session: lease.check(session, held))
         kept.close()
-
-
-def test_a_target_that_became_read_only_is_waited_out(fresh_mariadb: PrivateMariaDB) -> None:
-    def admin(sql: str) -> None:
-        run_sql(fresh_mariadb, sql)
-
-    admin("CREATE DATABASE h_kept")
-    admin("CREATE TABLE h_kept.t (id INT PRIMARY KEY)")
-    admin("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
-    admin("GRANT ALL ON h_kept.* TO plain@localhost")
-    kept = keeping(replace(fresh_mariadb.target(), user="plain", password="pw"))
-    first = run(kept, partial(insert, 1))
-    admin("SET GLOBAL read_only = 1")
-    told: list[str] = []
-
-    def tell(error: object) -> None:
-        told.append(str(error).partition(" since ")[0])
-        admin("SET GLOBAL read_only = 0")
-
-    assert run(kept, partial(insert, 2), RetryPolicy(seconds=60.0, tell=tell)) != first
-    assert told == [f"target {fresh_mariadb.target().socket}: read-only", "None"]
-    kept.close()
 
 
 # DDLs.

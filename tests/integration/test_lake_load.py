@@ -68,14 +68,6 @@ def run(spark: SparkSession, source: PrivateMariaDB, tmp_path: Path, monkeypatch
     made.mirror.close()
 
 
-def whole(run: BootstrappedStream, lake: Path) -> None:
-    """Everything by binlogs, in another lake."""
-    run.request = NOTHING
-    run.restart(replace(run._config, files=FileConfig(dir=str(lake))))
-    run.apply()
-    run.restart()
-
-
 def loaded(lake: Path) -> bool:
     return all(s.state != LOADING for s in published(lake).values())
 
@@ -103,6 +95,15 @@ def rows(lake: Path) -> dict[str, list[dict[str, Any]]]:
     return {n: sorted(({c: image_of(v) for c, v in row.items()} for row in by_delta(lake, s)), key=repr) for n, s in found.items()}
 
 
+def assert_whole(run: BootstrappedStream, place: Path) -> None:
+    """The lake is what another one has, in which everything came by binlogs."""
+    run.request = NOTHING
+    run.restart(replace(run._config, files=FileConfig(dir=str(place / "whole"))))
+    run.apply()
+    run.restart()
+    assert rows(place / "lake") == rows(place / "whole")
+
+
 @pytest.mark.shows("drainer --bootstrap-all")
 @pytest.mark.parametrize("few", [1 << 30, 0], ids=["here", "executors"])
 def test_a_first_load_and_the_stream_are_what_binlogs_make(
@@ -124,9 +125,7 @@ def test_a_first_load_and_the_stream_are_what_binlogs_make(
         more_changes(run, number)
         run.apply()
     await_loads(run, lambda: loaded(lake))
-    run.restart()
-    whole(run, tmp_path / "whole")
-    assert rows(lake) == rows(tmp_path / "whole")
+    assert_whole(run, tmp_path)
     assert bool(jobs) is (not few)
     assert len(rows(lake)) == 4 and len(rows(lake)["shop.types"]) == 40
     if not few:
@@ -156,9 +155,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     more_changes(run, 3)
     run.apply()
     await_loads(run, lambda: loaded_anew(lake, "shop.named", paths["shop.named"]))
-    run.restart()
-    whole(run, tmp_path / "whole")
-    assert rows(lake) == rows(tmp_path / "whole")
+    assert_whole(run, tmp_path)
     for names, words in {
         "shop.ghost": r"reload-tables shop.ghost: no such table is replicated at the checkpoint",
         "mysql.user": "no such table is replicated",
@@ -226,9 +223,7 @@ def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_asid
     left.clear()
     run.begin(ALL)
     await_loads(run, lambda: published(lake)["shop.item"].state == MIRRORED)
-    run.restart()
-    whole(run, tmp_path / "whole")
-    assert rows(lake) == rows(tmp_path / "whole")
+    assert_whole(run, tmp_path)
 
 
 @pytest.mark.parametrize("few", [1 << 30, 0], ids=["here", "executors"])
@@ -250,9 +245,7 @@ def test_a_stop_does_not_wait_for_the_upstream(
     assert published(lake)["shop.item"].state == LOADING
     run.begin()
     await_loads(run, lambda: loaded(lake))
-    run.restart()
-    whole(run, tmp_path / "whole")
-    assert rows(lake) == rows(tmp_path / "whole")
+    assert_whole(run, tmp_path)
 
 
 class ServerThen(SnapshotSource):

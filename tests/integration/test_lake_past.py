@@ -44,11 +44,9 @@ def item(key: int, name: str, price: int, column: str = "name") -> dict[str, Any
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table whose rows change their keys, which gets another name, as a column of it does, and a table that is emptied."""
-    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "shop"
+    lake = tmp_path_factory.mktemp("past") / "shop"
     log = table(11, "log", [ID])
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, ITEM))
-    scene.ddl(21, job(3, 3, log))
+    scene = LakeScene.of(ITEM, log)
     for key in (1, 2, 3):
         scene.row(30, 10, 2, None, item(key, f"n{key}", 10 * key))
     scene.row(31, 10, 2, item(2, "n2", 20), item(2, "n2", 25))
@@ -160,11 +158,9 @@ def test_an_undo_is_printed_and_names_what_it_cannot_take_back(shop: Path, spark
 @pytest.fixture(scope="module")
 def exchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table is copied, and the copy takes its name, as tools that change tables online do it; another one is dropped and brought back."""
-    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "exchanged"
+    lake = tmp_path_factory.mktemp("past") / "exchanged"
     log, copy, former = table(11, "log", [ID]), table(12, "_item_gho", [ID, NAME, PRICE]), table(10, "_item_del", [ID, NAME, PRICE])
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, ITEM))
-    scene.ddl(21, job(3, 3, log))
+    scene = LakeScene.of(ITEM, log)
     scene.row(30, 10, 3, None, item(1, "n1", 10))
     scene.row(30, 11, 3, None, {"id": 7})
     scene.ddl(32, job(4, 4, None, table_id=11, query="drop table log"))
@@ -252,10 +248,9 @@ def test_numbers_of_a_life_are_compared_as_numbers(price: Any, spark: SparkSessi
 
 @pytest.fixture(scope="module")
 def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    scene, lake = LakeScene(), tmp_path_factory.mktemp("past") / "paid"
+    lake = tmp_path_factory.mktemp("past") / "paid"
     exact, near = {**INT, "Tp": 246, "Flen": 10, "Decimal": 2}, {**INT, "Tp": 5, "Flen": 22, "Decimal": -1}
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "paid", [ID, column(2, "exact", exact), column(3, "near", near)])))
+    scene = LakeScene.of(table(10, "paid", [ID, column(2, "exact", exact), column(3, "near", near)]))
     first, then = ({"id": 1, "exact": text, "near": float(text)} for text in ("1.50", "2.50"))
     scene.row(30, 10, 2, None, first)
     scene.row(30, 10, 2, None, {**then, "id": 2})
@@ -310,10 +305,9 @@ def test_rows_that_a_ddl_took_come_back_from_the_tables_before_it(taken: Path, s
 
 def test_documents_that_a_ddl_took_come_back(spark: SparkSession, tmp_path: Path) -> None:
     """NULL, a text, and a document that the span has changed."""
-    scene, columns = LakeScene(), [ID, column(2, "doc", {**INT, "Tp": 245})]
+    columns = [ID, column(2, "doc", {**INT, "Tp": 245})]
     docs: list[Any] = [{"b": [1, None], "a": 2}, None, "null"]
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "docs", columns)))
+    scene = LakeScene.of(table(10, "docs", columns))
     for key, doc in enumerate(docs):
         scene.row(30, 10, 2, None, {"id": key, "doc": doc})
     scene.row(40, 10, 2, {"id": 0, "doc": docs[0]}, {"id": 0, "doc": {"b": 3}})

@@ -13,9 +13,10 @@ from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, net_rows
+from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.undo_apply import ALTERED, BEFORE, CHANGED, TAKEN, undone
 from pyspark_tidb_binlog.sinks.past.undo_plan import UndoPlan
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.past_scene import lake_of, past_of, quoted, states
 from tests.support.private_mysql import RealMariaDB
@@ -30,6 +31,10 @@ def server() -> Iterator[PrivateMariaDB]:
         yield made
 
 
+def plan_of(past: PastChanges, begin: int, end: int, ids: Any = None) -> UndoPlan:
+    return UndoPlan(begin, end, list(net_rows(past.changes(begin, end, ids), past.schema, past.version, chained=True)))
+
+
 KEYLESS_JSON = frozenset({"g_types.gen", "g_types.jsons"})
 """Refused at a MariaDB, which compares JSON as text."""
 
@@ -38,16 +43,11 @@ KEYLESS_JSON = frozenset({"g_types.gen", "g_types.jsons"})
     ("case", "steps", "equal_rows"),
     [
         pytest.param("bank", 4, frozenset(), id="bank"),
+        pytest.param("keys", 10, {"g_keys.no_pk"}, id="keys", marks=pytest.mark.slow),
+        pytest.param("types", 10, KEYLESS_JSON, id="types", marks=pytest.mark.slow),
         *(
-            pytest.param(case, steps, equal, id=case, marks=pytest.mark.slow)
-            for case, steps, equal in [
-                ("keys", 10, {"g_keys.no_pk"}),
-                ("types", 10, KEYLESS_JSON),
-                ("txn", 8, set()),
-                ("ddl", 12, set()),
-                ("online", 6, set()),
-                ("beyond_mysql", 6, set()),
-            ]
+            pytest.param(case, n, set(), id=case, marks=pytest.mark.slow)
+            for case, n in (("txn", 8), ("ddl", 12), ("online", 6), ("beyond_mysql", 6))
         ),
     ],
 )
@@ -62,7 +62,7 @@ def test_the_undo_of_each_span_brings_back_what_was_before(
         if not known[begin]:
             break
         ids = past.ids_of(*(quoted(name) for name in known[begin] if name not in KEYLESS_JSON))
-        plan = UndoPlan(begin, end, list(net_rows(past.changes(begin, end, ids), past.schema, past.version, chained=True)))
+        plan = plan_of(past, begin, end, ids)
         done = undone(plan, server.target())
         now = {name: rows_of(server, quoted(name)) for name in known[begin]}
         assert {name for name in now if now[name] != known[begin][name]} <= equal_rows, (begin, end)
@@ -85,9 +85,7 @@ def item(key: int, name: str, price: int) -> dict[str, Any]:
 @pytest.fixture
 def shop(server: PrivateMariaDB, tmp_path: Path) -> UndoPlan:
     """Rows that exchange their unique names, get other keys, come, go and are changed; the server has them as they are after it."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, ITEM))
+    scene = LakeScene.of(ITEM)
     for key in range(1, 8):
         scene.row(30, 10, 2, None, item(key, f"n{key}", 10))
     scene.row(41, 10, 2, item(1, "n1", 10), item(1, "n2", 10))
@@ -108,8 +106,7 @@ def shop(server: PrivateMariaDB, tmp_path: Path) -> UndoPlan:
         server,
         "INSERT INTO d.item (id, name, price) VALUES (1,'n2',10),(2,'n1',10),(4,'n4',12),(55,'n5',10),(6,'n6',10),(7,'n7',10),(8,'n8',10)",
     )
-    past = past_of(tmp_path / "lake")
-    return UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version, chained=True)))
+    return plan_of(past_of(tmp_path / "lake"), 35, 50)
 
 
 def left_of(plan: UndoPlan, server: PrivateMariaDB) -> dict[str, str]:
@@ -122,20 +119,11 @@ def prices(server: PrivateMariaDB) -> list[tuple[Any, ...]]:
 
 def test_rows_that_were_changed_since_stay(shop: UndoPlan, server: PrivateMariaDB) -> None:
     """Also where another row has taken a key that is to come back, so that the server refuses it."""
-    run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4")
-    run_sql(server, "DELETE FROM d.item WHERE id = 8")
+    run_sql(server, "UPDATE d.item SET price = 99 WHERE id = 4", "DELETE FROM d.item WHERE id = 8")
     run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (9, 'n3', 1), (5, 'other', 1)")
     assert left_of(shop, server) == {"`id`=4": CHANGED, "`id`=8": BEFORE, "`id`=3": TAKEN, "`id`=55": TAKEN}
-    assert prices(server) == [
-        (1, "n1", 10),
-        (2, "n2", 10),
-        (4, "n4", 99),
-        (5, "other", 1),
-        (6, "n6", 10),
-        (7, "n7", 10),
-        (9, "n3", 1),
-        (55, "n5", 10),
-    ]
+    changed = [(4, "n4", 99), (5, "other", 1), (9, "n3", 1), (55, "n5", 10)]
+    assert prices(server) == sorted([*changed, *((n, f"n{n}", 10) for n in (1, 2, 6, 7))])
     assert set(left_of(shop, server).values()) == {CHANGED, TAKEN, BEFORE}
 
 
@@ -179,24 +167,19 @@ def test_a_table_in_which_changes_would_not_be_seen_is_refused(change: str, word
 
 def test_rows_that_only_the_text_of_a_document_tells_apart_are_refused(server: PrivateMariaDB) -> None:
     """{"a":1} and {"a": 1} are one document, and two texts."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "docs", [column(1, "n"), column(2, "j", {**INT, "Tp": 245})], pk_is_handle=False)))
+    scene = LakeScene.of(table(10, "docs", [column(1, "n"), column(2, "j", {**INT, "Tp": 245})], pk_is_handle=False))
     docs = scene.history.find("d", "docs", 2)
     assert docs is not None
     images = pa.table({"n": [1], "j": ['{"a": 1}']}).cast(image_schema(docs.info.target_columns())).to_batches()[0]
     plan = UndoPlan(35, 50, [NetRows(docs, images, images, np.array([True]), np.array([False]))])
-    run_sql(server, "CREATE OR REPLACE DATABASE d")
-    run_sql(server, "CREATE TABLE d.docs (n INT, j JSON)")
-    run_sql(server, """INSERT INTO d.docs VALUES (1, '{"a":1}')""")
+    run_sql(server, "CREATE OR REPLACE DATABASE d", "CREATE TABLE d.docs (n INT, j JSON)", """INSERT INTO d.docs VALUES (1, '{"a":1}')""")
     with pytest.raises(ApplyError, match="MariaDB compares its JSON column j as text"):
         undone(plan, server.target())
     assert run_sql(server, "SELECT count(*) FROM d.docs") == [(1,)]
 
 
 def test_of_two_rows_of_one_key_none_is_touched(shop: UndoPlan, server: PrivateMariaDB) -> None:
-    run_sql(server, "ALTER TABLE d.item DROP PRIMARY KEY, DROP KEY name")
-    run_sql(server, "DELETE FROM d.item WHERE id = 4")
+    run_sql(server, "ALTER TABLE d.item DROP PRIMARY KEY, DROP KEY name", "DELETE FROM d.item WHERE id = 4")
     run_sql(server, "INSERT INTO d.item (id, name, price) VALUES (4, 'mine', 99), (4, 'n4', 12)")
     assert left_of(shop, server) == {"`id`=4": CHANGED}
     assert [row for row in prices(server) if row[0] == 4] == [(4, "mine", 99), (4, "n4", 12)]
@@ -231,18 +214,12 @@ def test_a_row_under_a_key_that_is_equal_but_not_the_same_is_not_called_as_befor
         is_common_handle=True,
         index_info=[index(1, "PRIMARY", ("k", 0), primary=True)],
     )
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, words))
+    scene = LakeScene.of(words)
     scene.row(40, 10, 2, None, {"k": b"a"})
     scene.run(tmp_path / "lake", 35, 50)
-    past = past_of(tmp_path / "lake")
-    run_sql(server, "CREATE OR REPLACE DATABASE d")
-    run_sql(server, "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    run_sql(server, "CREATE OR REPLACE DATABASE d", "CREATE TABLE d.word (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY)")
     run_sql(server, "INSERT INTO d.word VALUES ('A')")
-    assert left_of(UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version, chained=True))), server) == {
-        "`k`='a'": CHANGED
-    }
+    assert left_of(plan_of(past_of(tmp_path / "lake"), 35, 50), server) == {"`k`='a'": CHANGED}
 
 
 BYTES = {**VARCHAR, "Flag": 128, "Charset": "binary", "Collate": "binary"}
@@ -271,14 +248,11 @@ def test_values_come_back_as_they_were(printed: bool, server: PrivateMariaDB, tm
         known = {"raw": b"\xff\x00\\'\xc3", "day": "2024-02-31", "at": "2026-01-01 00:00:00", "odd": 2}
         return {"id": key, "words": words.encode(), "kind": kind, "flags": flags, **known}
 
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, NOTE))
+    scene = LakeScene.of(NOTE)
     scene.row(40, 10, 2, note(1, "ä€\r\n'\\"), None)
     scene.row(41, 10, 2, note(2, "ö"), note(2, "later", 3, 0))
     scene.run(tmp_path / "lake", 35, 50)
-    past = past_of(tmp_path / "lake")
-    plan = UndoPlan(35, 50, list(net_rows(past.changes(35, 50, None), past.schema, past.version, chained=True)))
+    plan = plan_of(past_of(tmp_path / "lake"), 35, 50)
     run_sql(server, "CREATE OR REPLACE DATABASE d")
     words = "kind ENUM('2','1','o''k'), flags SET('2','1','o''k'), odd SET('','x')"
     run_sql(

@@ -16,18 +16,13 @@ from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
 MARKS = "late_marks"
 ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
-MODES: dict[str, dict[str, Any]] = {
-    "driver": {},
-    "parts": {"atomic_rows": 1, "parts": 2},
-    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
-}
 Query = Callable[[str], Any]
 
 
@@ -51,8 +46,7 @@ class Stream(EmulatedStream):
         super().__init__(spark, config)
         self.notes: list[tuple[int, int]] = []
         self._query = query
-        self.upstream.ddl.create_database("shop")
-        self.upstream.ddl.create_table("shop", ITEM)
+        self.create("shop", ITEM)
 
     def begin(self) -> None:
         """The tables are there, and what comes next may be put off."""

@@ -37,6 +37,7 @@ from pyspark_tidb_binlog.sinks.mysql.state_table import OpenParts, Part, StateTa
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, Statement
 from tests.support.attempts import run_retried
 from tests.support.ddl_jobs import database, history, job, steps_of, table
+from tests.support.ddl_target import committed
 from tests.support.eventually import eventually
 from tests.support.fakes.planned import Planned
 from tests.support.leases import take_lease
@@ -309,10 +310,8 @@ def test_a_truncate_is_not_run_again_by_a_former_life(session: Session) -> None:
         apply_ddl(session, step, HISTORY, CONFIG, first, lambda _: None)
     second = take_lease(session, schema=SCHEMA, drainer="two")
     apply_ddl(session, truncate, HISTORY, CONFIG, second, lambda _: None)
-    session.execute("INSERT INTO leased.t VALUES (1)")
-    session.commit()
-    session.execute(f"DELETE FROM {SCHEMA}.spark_ddl")
-    session.commit()
+    committed(session, "INSERT INTO leased.t VALUES (1)")
+    committed(session, f"DELETE FROM {SCHEMA}.spark_ddl")
     with pytest.raises(LeaseLost):
         apply_ddl(session, truncate, HISTORY, CONFIG, first, lambda _: None)
     assert session.query("SELECT id FROM leased.t") == [(1,)]
@@ -378,8 +377,7 @@ def test_a_process_stopped_between_its_look_and_its_ddl(
         if name == "after-ddl-intent":
             monkeypatch.setattr(failpoints, "point", lambda _: None)
             guards("two").take()
-            session.execute("INSERT INTO leased.t VALUES (1)")
-            session.commit()
+            committed(session, "INSERT INTO leased.t VALUES (1)")
 
     monkeypatch.setattr(failpoints, "point", stopped)
     with pytest.raises(LeaseLost, match="drainer 'two'"):
@@ -465,8 +463,7 @@ def test_two_clusters_with_one_name_have_ddls_of_their_own(session: Session) -> 
     one, two = take_lease(session, 1, SCHEMA), take_lease(session, 2, SCHEMA)
     apply_ddl(session, create_database, HISTORY, CONFIG, one, lambda _: None)
     apply_ddl(session, create, HISTORY, CONFIG, one, lambda _: None)
-    session.execute(f"UPDATE {SCHEMA}.spark_ddl SET early = 1 WHERE job_id = 2")
-    session.commit()
+    committed(session, f"UPDATE {SCHEMA}.spark_ddl SET early = 1 WHERE job_id = 2")
     assert load_applied(session, CONFIG, 1, 1) == AppliedJobs(1, frozenset({2}))
     assert load_applied(session, CONFIG, 2, 1) == AppliedJobs(1)
     session.execute("DROP TABLE leased.t")

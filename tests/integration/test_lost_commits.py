@@ -17,13 +17,11 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
@@ -35,6 +33,7 @@ from pyspark_tidb_binlog.sinks.replay.mysql_replay import MySQLReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from tests.support.crashed_site import CrashedSite, ddl_record, inserted, records
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import run_sql
 
 if TYPE_CHECKING:
@@ -104,16 +103,8 @@ def pair() -> Iterator[Pair]:
 
 
 def changes(pairs: list[tuple[tuple[int, int] | None, tuple[int, int]]], commit_ts: int = UPTO) -> pa.Table:
-    def row(old: tuple[int, int] | None, new: tuple[int, int]) -> tuple[Op, bytes]:
-        image = dict(zip((1, 2), new, strict=True))
-        if old is None:
-            return Op.INSERT, encode_insert(INFO, image, new[0])
-        return Op.UPDATE, encode_update(INFO, dict(zip((1, 2), old, strict=True)), image)
-
-    rows = [
-        {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": image}
-        for seq, (op, image) in enumerate(row(*pair) for pair in pairs)
-    ]
+    images = [(old and dict(zip((1, 2), old, strict=True)), dict(zip((1, 2), new, strict=True))) for old, new in pairs]
+    rows = [row_event(HISTORY.table_at(10, 2), commit_ts, seq, old, new) for seq, (old, new) in enumerate(images)]
     return pa.Table.from_pylist(rows, schema=ROW_EVENT)
 
 
@@ -168,9 +159,7 @@ def test_parts_that_the_target_has_lost_are_applied_again(
         return parallel.PartsDone.of(done)
 
     monkeypatch.setattr(parallel, "apply_phases", phases)
-    blocks = [b for part in range(PARTS) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    events = KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(PARTS, "part"), PARTS)
-    written = sink.apply_parts(events, step_of(rows, AT, UPTO), frozenset(), StageClock())
+    written = sink.apply_parts(in_spark(spark, rows, HISTORY, PARTS), step_of(rows, AT, UPTO), frozenset(), StageClock())
     assert sorted(pair.query("SELECT id, u FROM d.t")) == ROTATED
     assert written.findings == ()
     assert len(passes) > 1, "the loss was seen"
@@ -231,8 +220,8 @@ def one_by_one(pair: Pair, monkeypatch: pytest.MonkeyPatch, lost: set[int]) -> l
             pair.fail_over()
 
     def together(self: row_lanes.Lanes, jobs: Any) -> None:
-        for job in jobs.values():
-            job()
+        for run in jobs.values():
+            run()
 
     monkeypatch.setattr(row_lanes.Lanes, "_lane", lane)
     monkeypatch.setattr(row_lanes.Lanes, "_together", together)

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.arena import Arena
 from tests.support.ddl_jobs import INT, column, database, history, job, table
-from tests.support.ddl_target import apply, ddl_session
+from tests.support.ddl_target import apply, committed, ddl_session
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.target_rows import run_sql
 
@@ -87,8 +87,7 @@ def test_what_names_the_object_of_a_lost_ddl_comes_behind_it(mariadb: PrivateMar
                     assert not set_sequences(session, step.setvals)
                 applied = step.applied
             if span[1] == 100:
-                session.execute("INSERT INTO d.t VALUES (1), (2)")
-                session.commit()
+                committed(session, "INSERT INTO d.t VALUES (1), (2)")
         assert done == [(1, False), (2, False), (3, False), (20, True), (21, True), (22, True), (25, False), (26, False), (27, False)]
         assert session.query("SELECT id, a FROM e.v ORDER BY 1") == [(1, None), (2, None)]
         session.execute("INSERT INTO e.u (id) VALUES (1)")

@@ -17,8 +17,8 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.proto import pb_binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.attempts import run_transaction
-from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.ddl_target import committed, dying
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.eventually import eventually
 from tests.support.row_binlog import ROW_BINLOG, RowBinlog
 from tests.support.target_rows import run_sql
@@ -29,11 +29,6 @@ CHANNEL = 5
 MARKS = "ring_marks"
 MARK_TABLE = "retl._drainer_repl_mark"
 ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
-MODES = {
-    "driver": {},
-    "parts": {"atomic_rows": 3, "parts": 2},
-    "rows": {"net_change": False, "worker_count": 3, "txn_batch": 2},
-}
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +83,7 @@ def test_a_life_that_finishes_anothers_span_leaves_the_same_out(
     config = settings(server, **MODES[mode])
     with EmulatedStream(spark, config) as stream:
         for name, table in (("shop", ITEM), ("Retl", MARK)):
-            stream.upstream.ddl.create_database(name)
-            stream.upstream.ddl.create_table(name, table)
+            stream.create(name, table)
         stream.apply()
         for number in range(4):
             stream.change(marked(CHANNEL, *range(100 * number, 100 * number + 5)))
@@ -111,8 +105,7 @@ def test_files_have_nothing_that_came_back_and_nothing_of_a_drainer(spark: Spark
     config = DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "binlogs")), data_dir=str(tmp_path / "data"))
     with EmulatedStream(spark, config) as stream:
         for name, table in (("shop", ITEM), ("Retl", MARK)):
-            stream.upstream.ddl.create_database(name)
-            stream.upstream.ddl.create_table(name, table)
+            stream.create(name, table)
         stream.change(marked(CHANNEL, 1))
         stream.change(marked(CHANNEL + 1, 2))
         stream.apply()
@@ -126,8 +119,7 @@ def test_files_have_nothing_that_came_back_and_nothing_of_a_drainer(spark: Spark
 def test_every_transaction_of_a_life_is_marked(mode: str, spark: SparkSession, server: PrivateMariaDB, query: Callable[[str], Any]) -> None:
     binlog, by_hand = RowBinlog(server), 0
     with EmulatedStream(spark, settings(server, **MODES[mode])) as stream:
-        stream.upstream.ddl.create_database("shop")
-        stream.upstream.ddl.create_table("shop", ITEM)
+        stream.create("shop", ITEM)
         for number in range(2):
             a_life(stream, query, number)
             by_hand += 2
@@ -179,8 +171,7 @@ def test_a_mark_that_somebody_deleted_is_put_back_in_the_same_transaction(server
         query("CREATE TABLE shop.item (id INT PRIMARY KEY)")
         binlog = RowBinlog(server)
         session.begin()
-        session.execute("INSERT INTO shop.item VALUES (1)")
-        session.commit()
+        committed(session, "INSERT INTO shop.item VALUES (1)")
     assert [[change.table for change in t.changes] for t in binlog.read()] == [[MARK_TABLE, "shop.item"]]
 
 

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.sinks.mysql.upstream_collations import new_collations, 
 from tests.integration import test_findings
 from tests.support import plan_samples
 from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, steps_of, table
-from tests.support.ddl_target import apply, ddl_session
+from tests.support.ddl_target import apply, committed, ddl_session
 from tests.support.plan_samples import NOT_NULL, Events
 from tests.support.private_mysql import MYSQLD, NO_PAD_BIN
 
@@ -107,8 +107,7 @@ def test_keys_of_old_collations_are_bytes_whatever_their_name(session: Session, 
     for config in (NEW, UNKNOWN):  # another answer: the table stays as it is
         apply(session, last, h, config)
         assert collations(session) == {"k": NO_PAD_BIN} and "varchar(40)" in shown(session)
-        session.execute("DELETE FROM nc_marks.spark_ddl WHERE job_id = 3")
-        session.commit()
+        committed(session, "DELETE FROM nc_marks.spark_ddl WHERE job_id = 3")
 
 
 @pytest.mark.skipif(not MYSQLD, reason="only at a MySQL such texts become utf8mb4")
@@ -165,8 +164,7 @@ def test_a_table_from_before_the_setting_stays_as_it_is(session: Session) -> Non
     steps = steps_of(h, texts)
     for step in steps[:2]:
         apply(session, step, h, OLD)
-    session.execute("INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
-    session.commit()
+    committed(session, "INSERT INTO d.t VALUES (1, 'a'), (2, 'a ')")
     assert [apply(session, step, h, NEW).how for step in steps[2:]] == ["changes", "changes", "text"]
     assert collations(session) == {"k": NO_PAD_BIN, "n": "utf8mb4_bin", "c": "utf8mb4_bin"}
     assert "`k` varchar(40)" in shown(session) and session.query("SELECT k FROM d.t ORDER BY id") == [("a",), ("a ",)]

@@ -7,24 +7,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
+from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, RowsStep, TableActivity, plan_steps
 from pyspark_tidb_binlog.sinks.mysql import parallel
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.ddl_jobs import INT, column, database, history, index, job, table
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.eventually import eventually
+from tests.support.plan_samples import in_spark, row_event
 from tests.support.target_rows import refusing, run_sql
 
 if TYPE_CHECKING:
@@ -44,7 +42,6 @@ HISTORY = history(
         schema_name=DATABASE,
     ),
 )
-INFO = HISTORY.table_at(10, 2).info  # type: ignore[union-attr]
 AT = 20
 IDS = [block * 1024 + 1 for block in range(12)]
 """Each in a block of its own, so that they are spread over the parts."""
@@ -88,14 +85,7 @@ def life(server: PrivateMariaDB) -> Iterator[MySQLSink]:
 
 
 def event(seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None) -> dict[str, Any]:
-    if old is None and new is not None:
-        op, row = Op.INSERT, encode_insert(INFO, new, new[1])
-    elif old is not None and new is None:
-        op, row = Op.DELETE, encode_delete(INFO, old)
-    else:
-        assert old is not None and new is not None
-        op, row = Op.UPDATE, encode_update(INFO, old, new)
-    return {"commit_ts": 30, "seq": seq, "op": int(op), "table_id": 10, "schema_version": 2, "row": row}
+    return row_event(HISTORY.table_at(10, 2), 30, seq, old, new)
 
 
 ROTATED = [event(n, {1: i, 2: i}, {1: i, 2: IDS[(n + 1) % len(IDS)]}) for n, i in enumerate(IDS)]
@@ -111,12 +101,9 @@ def apply(
     skipped: frozenset[int] = frozenset(),
 ) -> Written:
     events = pa.Table.from_pylist(rows, schema=ROW_EVENT)
-    numbered = with_keys(events, HISTORY, parts)
-    blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, numbered.filter(pc.equal(numbered.column("part"), part)))]
-    frame = spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part")
     (step,) = plan_steps((AT, 30), (), [TableActivity(10, 2, 30, len(rows), 30)], HISTORY, AppliedJobs(2))
     assert isinstance(step, RowsStep)
-    return sink.apply_parts(KeyedEvents(frame, parts), step, skipped, clock or StageClock())
+    return sink.apply_parts(in_spark(spark, events, HISTORY, parts), step, skipped, clock or StageClock())
 
 
 def found(server: PrivateMariaDB) -> list[tuple[int, int]]:
@@ -282,7 +269,8 @@ def test_a_task_with_rows_of_another_part_writes_nothing(server: PrivateMariaDB,
 
 
 def test_what_cannot_be_decoded_is_not_half_sent(server: PrivateMariaDB, sink: MySQLSink, spark: "SparkSession") -> None:
-    broken = event(0, None, {1: 5, 2: 5}) | {"row": encode_insert(INFO, {1: 5, 2: 5}, 5)[:-1]}
+    whole = event(0, None, {1: 5, 2: 5})
+    broken = whole | {"row": whole["row"][:-1]}
     with pytest.raises(Exception, match="commit_ts 30|damaged|Corruption"):
         apply(spark, sink, [broken], 2)
     assert found(server) == [(i, i) for i in IDS] and sink.commit_ts == AT
@@ -296,8 +284,7 @@ def test_few_rows_that_are_big_are_applied_in_parts_too(
     apply = ApplyConfig(checkpoint_schema=SCHEMA, parts=2)
     drop(mariadb)
     with EmulatedStream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
-        stream.upstream.ddl.create_database(DATABASE)
-        stream.upstream.ddl.create_table(DATABASE, doc)
+        stream.create(DATABASE, doc)
         stream.apply()
         in_parts = {}
         for size in (4, 4000):

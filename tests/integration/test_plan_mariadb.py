@@ -8,7 +8,7 @@ import random
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,10 @@ def d(session: Session) -> Iterator[Session]:
     session.execute("USE d")
     yield session
     session.execute("DROP DATABASE d")
+
+
+def write(session: Session, at: TableAt, events: Events) -> None:
+    run(session, plan_rows(events.table(), {TABLE_ID: at}, PlanLimits(), flavour=session.flavour))
 
 
 def run(session: Session, *plans: Plan) -> None:
@@ -217,19 +221,16 @@ def test_a_keyless_row_is_found_exactly(d: Session, sql_type: str, kind: Any, va
         pytest.skip("no index without a prefix length")
     d.execute(f"CREATE TABLE t (n bigint, c {sql_type}{', KEY (c)' if indexed else ''})")
     at = table([column("n"), kind], [index("c", ("c", -1), unique=False)] if indexed else [])
-    insert, delete = Events(at), Events(at)
+    insert = Events(at)
     for i, value in enumerate(values):
-        insert.insert(1, value, rowid=i)
-    for i, value in enumerate(values):
-        insert.insert(1, value, rowid=100 + i)
-    run(d, plan_rows(insert.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
+        insert.insert(1, value, rowid=i).insert(1, value, rowid=100 + i)
+    write(d, at, insert)
     image = "SELECT hex(cast(c AS binary)), count(*) FROM t GROUP BY 1"
     whole = dict(d.query(image))
     assert sum(whole.values()) == 2 * len(values)
     for i, value in enumerate(values):
         before = dict(d.query(image))
-        delete = Events(at).delete(1, value, rowid=i)
-        run(d, plan_rows(delete.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
+        write(d, at, Events(at).delete(1, value, rowid=i))
         after = dict(d.query(image))
         changed = {k: before[k] - after.get(k, 0) for k in before if before[k] != after.get(k, 0)}
         assert list(changed.values()) == [1], f"{value!r}: exactly one row goes"
@@ -245,7 +246,7 @@ def test_a_server_that_keeps_one_warning_only(d: Session) -> None:
         update.update((n, 1, 1), (n, 2, 2))
     d.execute("SET SESSION max_error_count = 1")
     for events in (insert, update):
-        run(d, plan_rows(events.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
+        write(d, at, events)
     assert d.query("SELECT DISTINCT a, b FROM t") == [(2, 2)]
 
 
@@ -254,97 +255,69 @@ def test_no_keyless_row_is_taken_for_another(d: Session) -> None:
     d.execute("CREATE TABLE t (n bigint, c varchar(20), f float)")
     at = table([column("n"), text("c"), column("f", ColumnType.FLOAT, 0, 12, -1)])
     near = struct.unpack("<f", struct.pack("<f", 0.1))[0]
-    events = (
-        Events(at)
-        .insert(1, "a", near, rowid=1)
-        .insert(1, "A", near, rowid=2)
-        .insert(1, "a ", near, rowid=3)
-        .insert(None, None, None, rowid=4)
-    )
-    run(d, plan_rows(events.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
-    run(
-        d,
-        plan_rows(
-            Events(at).delete(1, "A", near, rowid=2).delete(None, None, None, rowid=4).table(),
-            {TABLE_ID: at},
-            PlanLimits(),
-            flavour=d.flavour,
-        ),
-    )
+    events = Events(at).insert(1, "a", near, rowid=1).insert(1, "A", near, rowid=2)
+    write(d, at, events.insert(1, "a ", near, rowid=3).insert(None, None, None, rowid=4))
+    write(d, at, Events(at).delete(1, "A", near, rowid=2).delete(None, None, None, rowid=4))
     assert sorted(d.query("SELECT n, c FROM t")) == [(1, "a"), (1, "a ")]
+
+
+def common(a: Any, b: Any, key: str = "ab") -> TableAt:
+    """Clustered by both columns."""
+    return table([a, b], [index("PRIMARY", *((name, -1) for name in key), primary=True)], handle="common")
+
+
+def unique(a: Any) -> TableAt:
+    return table([a, column("b")], [index("a", ("a", -1))])
 
 
 ENUM_KEY = dataclasses.replace(column("b", ColumnType.ENUM, INT_PK), elems=("x", "y", "z"))
 SET_KEY = dataclasses.replace(column("b", ColumnType.SET, INT_PK), elems=("x", "y"))
 
 
-@pytest.mark.parametrize(
-    ("definition", "at", "rows"),
-    [
-        (
-            "a bigint, b bigint, primary key (a)",
-            table([column("a", flag=INT_PK), column("b")], handle="int"),
-            [(i, i) for i in range(3000)],
-        ),
-        (
-            "a varchar(20), b bigint, primary key (a, b)",
-            table([text("a", INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"),
-            [(f"k{i % 7}", i) for i in range(3000)],
-        ),
-        (
-            "a datetime(3) not null, b bigint, unique (a)",
-            table([column("a", ColumnType.DATETIME, NOT_NULL, 23, 3), column("b")], [index("a", ("a", -1))]),
-            [(f"2026-01-01 00:00:{i // 1000:02d}.{i % 1000:03d}", i) for i in range(3000)],
-        ),
-        (
-            "a varbinary(20) not null, b bigint, unique (a)",
-            table([text("a", NOT_NULL, "binary"), column("b")], [index("a", ("a", -1))]),
-            [(b"\xff%d'" % i, i) for i in range(3000)],
-        ),
-        (
-            "a bigint, b enum('x','y','z'), primary key (a, b)",
-            table([column("a", flag=INT_PK), ENUM_KEY], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"),
-            [(i, i % 4) for i in range(3000)],
-        ),
-        (
-            "a bigint, b set('x','y'), primary key (b, a)",
-            table([column("a", flag=INT_PK), SET_KEY], [index("PRIMARY", ("b", -1), ("a", -1), primary=True)], handle="common"),
-            [(i, i % 4) for i in range(3000)],
-        ),
-        (
-            f"a {LONG_SET_SQL} not null, b bigint, unique (a)",
-            table([dataclasses.replace(LONG_SET, flag=NOT_NULL), column("b")], [index("a", ("a", -1))]),
-            [((i % 3 << 62) + (i << 40) + i % 2, i) for i in range(3000)],
-        ),
-        (
-            "a varchar(20) charset latin1, b bigint, primary key (a, b)",
-            table(
-                [text("a", INT_PK, "latin1"), column("b", flag=INT_PK)],
-                [index("PRIMARY", ("a", -1), ("b", -1), primary=True)],
-                handle="common",
-            ),
-            [(f"é{i % 7}", i) for i in range(3000)],
-        ),
-    ],
-    ids=["int", "composite", "datetime", "binary", "with enum", "with set", "long set", "latin1"],
-)
-def test_deletes_by_key_use_the_index(d: Session, definition: str, at: TableAt, rows: list[tuple[Any, Any]]) -> None:
+B_KEY = column("b", flag=INT_PK)
+KEYS_OF_DELETES = {
+    "int": ("a bigint, b bigint, primary key (a)", table([column("a", flag=INT_PK), column("b")], handle="int"), lambda i: (i, i)),
+    "composite": ("a varchar(20), b bigint, primary key (a, b)", common(text("a", INT_PK), B_KEY), lambda i: (f"k{i % 7}", i)),
+    "datetime": (
+        "a datetime(3) not null, b bigint, unique (a)",
+        unique(column("a", ColumnType.DATETIME, NOT_NULL, 23, 3)),
+        lambda i: (f"2026-01-01 00:00:{i // 1000:02d}.{i % 1000:03d}", i),
+    ),
+    "binary": ("a varbinary(20) not null, b bigint, unique (a)", unique(text("a", NOT_NULL, "binary")), lambda i: (b"\xff%d'" % i, i)),
+    "with enum": ("a bigint, b enum('x','y','z'), primary key (a, b)", common(column("a", flag=INT_PK), ENUM_KEY), lambda i: (i, i % 4)),
+    "with set": ("a bigint, b set('x','y'), primary key (b, a)", common(column("a", flag=INT_PK), SET_KEY, "ba"), lambda i: (i, i % 4)),
+    "long set": (
+        f"a {LONG_SET_SQL} not null, b bigint, unique (a)",
+        unique(dataclasses.replace(LONG_SET, flag=NOT_NULL)),
+        lambda i: ((i % 3 << 62) + (i << 40) + i % 2, i),
+    ),
+    "latin1": (
+        "a varchar(20) charset latin1, b bigint, primary key (a, b)",
+        common(text("a", INT_PK, "latin1"), B_KEY),
+        lambda i: (f"é{i % 7}", i),
+    ),
+}
+
+
+@pytest.mark.parametrize(("definition", "at", "row"), KEYS_OF_DELETES.values(), ids=KEYS_OF_DELETES)
+def test_deletes_by_key_use_the_index(d: Session, definition: str, at: TableAt, row: Callable[[int], tuple[Any, Any]]) -> None:
+    rows = list(map(row, range(3000)))
     d.execute(f"CREATE TABLE t ({definition})")
     insert, delete = Events(at), Events(at)
-    for i, row in enumerate(rows):
-        insert.insert(*row, rowid=i)
+    for i, (a, b) in enumerate(rows):
+        insert.insert(a, b, rowid=i)
         if i % 2 == 0:
-            delete.delete(*row, rowid=i)
-    run(d, plan_rows(insert.table(), {TABLE_ID: at}, PlanLimits(), flavour=d.flavour))
+            delete.delete(a, b, rowid=i)
+    write(d, at, insert)
     d.query("ANALYZE TABLE t")
     planned = plan_rows(delete.table(), {TABLE_ID: at}, PlanLimits(max_keys=30), flavour=d.flavour)
     for statement in planned.deletes:
-        row = (
+        shown = (
             d.query("EXPLAIN FORMAT=TRADITIONAL " + statement.sql.decode("utf-8", "surrogateescape"))[-1]
             if b"\xff" not in statement.sql
             else None
         )
-        assert row is None or "range" in row, row
+        assert shown is None or "range" in shown, shown
         assert d.execute(statement.sql) == statement.rows
     d.commit()
     assert d.query("SELECT count(*) FROM t") == [(1500,)]

@@ -15,10 +15,9 @@ from pyspark_tidb_binlog.schemas.binlogfile import files_in, walk
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, Stopped
 from pyspark_tidb_binlog.sinks.translate.binlog_format import commit_ts_of
 from tests.support.recorded import PLACE
-from tests.support.relay_process import RelayTask, recover, relayed_process, stream_until
-from tests.support.row_sink_process import SCHEMA, made, worlds
+from tests.support.relay_process import RelayTask, recover, stream_until
+from tests.support.row_sink_process import SCHEMA, RowPlace, empty_place, made, run, worlds
 from tests.support.row_worlds import RowHistory
-from tests.support.target_rows import run_sql
 
 pytestmark = pytest.mark.mysql
 
@@ -27,27 +26,19 @@ BATCHES = [2, 50, 30]
 KEYED = ("c1", "c2", "k")
 
 
-class Site:
+class Site(RowPlace):
     """A target and a relay log of one test."""
 
     def __init__(self, server: PrivateMariaDB, log_dir: Path) -> None:
-        self.server = server
+        super().__init__(server)
         self.log_dir = log_dir
-        for world in worlds():
-            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
-
-    def query(self, sql: str) -> list[Any]:
-        return run_sql(self.server, sql)
+        self.create(*worlds())
 
     def task(self, seed: str, batches: list[int] | None = None, **settings: Any) -> RelayTask:
         return RelayTask(self.server.target(), seed, batches or BATCHES, SETTINGS | settings, str(self.log_dir))
 
-    def rows(self) -> dict[str, list[str]]:
-        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds()}
-
-    def checkpoint(self) -> str:
-        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
-        return str(value)
+    def all(self) -> dict[str, list[str]]:
+        return self.rows(*worlds())
 
     def commit_ts(self) -> int:
         ((value,),) = self.query(f"SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM {SCHEMA}.checkpoint")
@@ -56,11 +47,8 @@ class Site:
 
 @pytest.fixture
 def site(mariadb: PrivateMariaDB, tmp_path: Path) -> Iterator[Site]:
-    run_sql(mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
-    found = Site(mariadb, tmp_path / "relay")
-    yield found
-    found.query("DROP DATABASE IF EXISTS d")
-    found.query(f"DROP DATABASE IF EXISTS {SCHEMA}")
+    with empty_place(mariadb) as server:
+        yield Site(server, tmp_path / "relay")
 
 
 def snapshot(seed: str, commit_ts: int) -> dict[str, list[str]]:
@@ -78,7 +66,7 @@ def keyed(rows: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def killed_within(site: Site, seed: str, point: str) -> None:
-    ended = relayed_process(site.task(seed), {failpoints.DIE: point})
+    ended = run(site.task(seed), {failpoints.DIE: point})
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert '"consistent":false' in site.checkpoint()
 
@@ -92,12 +80,12 @@ def test_killed_in_lanes_then_without_the_upstream(site: Site, number: int) -> N
     done = recover(site.task(seed))
     assert done is not None
     assert f'"consistent":true,"commitTS":{done.commit_ts},' in site.checkpoint()
-    assert keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+    assert keyed(site.all()) == keyed(snapshot(seed, done.commit_ts))
     assert done.keyless <= {"d.x", "d.h"}
     assert site.query(f"SELECT COUNT(*) FROM {SCHEMA}.spark_state WHERE name <> 'ours'") == [(0,)]
     assert recover(site.task(seed)) is None
     stream_until(site.task(seed))
-    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+    assert keyed(site.all()) == keyed(made(seed, BATCHES)[0].expected())
 
 
 @pytest.mark.shows("relay log")
@@ -107,15 +95,15 @@ def test_recovery_is_killed_and_repeated(site: Site, upstream_returns: bool) -> 
     seed = "again"
     killed_within(site, seed, "after-rows-commit:5")
     for number in (1, 2):
-        ended = relayed_process(site.task(seed, recovers=7), {failpoints.DIE: f"after-rows-commit:{number}"})
+        ended = run(site.task(seed, recovers=7), {failpoints.DIE: f"after-rows-commit:{number}"})
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert '"consistent":false' in site.checkpoint()
         assert site.query("SELECT JSON_VALUE(value, '$.done') > 0 " + PLACE.format(SCHEMA)) == [(1,)]
     if not upstream_returns:
         done = recover(site.task(seed))
-        assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+        assert done is not None and keyed(site.all()) == keyed(snapshot(seed, done.commit_ts))
     stream_until(site.task(seed))
-    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+    assert keyed(site.all()) == keyed(made(seed, BATCHES)[0].expected())
     assert '"consistent":true' in site.checkpoint()
 
 
@@ -135,42 +123,42 @@ def test_a_stop_request_ends_a_recovery_between_two_records(site: Site) -> None:
             recover(site.task(seed), pause)
         assert '"consistent":false' in site.checkpoint()
     done = recover(site.task(seed))
-    assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+    assert done is not None and keyed(site.all()) == keyed(snapshot(seed, done.commit_ts))
 
 
 def test_each_operation_is_applied_once_over_all_lives_of_the_recovery(site: Site) -> None:
     """Rows without a key included, of a span of which nothing was in the target yet: nothing would repair them."""
     seed, batches = "once", [50]
-    ended = relayed_process(site.task(seed, batches), {failpoints.DIE: "before-rows-commit:1"})
+    ended = run(site.task(seed, batches), {failpoints.DIE: "before-rows-commit:1"})
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not any(site.rows().values()) and '"consistent":false' in site.checkpoint()
+    assert not any(site.all().values()) and '"consistent":false' in site.checkpoint()
     for point in ("after-rows-commit:3", "before-rows-commit:2", "after-rows-commit:5"):
-        ended = relayed_process(site.task(seed, batches, recovers=11), {failpoints.DIE: point})
+        ended = run(site.task(seed, batches, recovers=11), {failpoints.DIE: point})
         assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert recover(site.task(seed, batches)) is not None
-    assert site.rows() == made(seed, batches)[0].expected()
+    assert site.all() == made(seed, batches)[0].expected()
 
 
 def test_what_was_written_but_not_begun_is_written_once(site: Site) -> None:
     seed = "ahead"
-    ended = relayed_process(site.task(seed), {failpoints.DIE: "after-relay-write:2"})
+    ended = run(site.task(seed), {failpoints.DIE: "after-relay-write:2"})
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert '"consistent":true' in site.checkpoint()
     assert recover(site.task(seed)) is None
     stream_until(site.task(seed))
     stamps = [commit_ts_of(r.payload) for r in walk(site.log_dir)]
     assert stamps == sorted(set(stamps)) == sorted(set(made(seed, BATCHES)[1].column("commit_ts").to_pylist()))
-    assert keyed(site.rows()) == keyed(made(seed, BATCHES)[0].expected())
+    assert keyed(site.all()) == keyed(made(seed, BATCHES)[0].expected())
 
 
 @pytest.mark.shows("syncer.relay.max-file-size")
 def test_an_open_span_keeps_its_files(site: Site) -> None:
     seed = "open"
-    ended = relayed_process(site.task(seed, max_file_bytes=2000), {failpoints.DIE: "after-rows-commit:9"})
+    ended = run(site.task(seed, max_file_bytes=2000), {failpoints.DIE: "after-rows-commit:9"})
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert len(files_in(site.log_dir)) > 2
     done = recover(site.task(seed))
-    assert done is not None and keyed(site.rows()) == keyed(snapshot(seed, done.commit_ts))
+    assert done is not None and keyed(site.all()) == keyed(snapshot(seed, done.commit_ts))
 
 
 def test_a_torn_tail_is_cut_and_damage_is_named(site: Site) -> None:
@@ -179,30 +167,30 @@ def test_a_torn_tail_is_cut_and_damage_is_named(site: Site) -> None:
     path = site.log_dir / only.name
     whole = path.read_bytes()
     path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
-    before = site.rows()
+    before = site.all()
     with pytest.raises(Corruption, match=rf"{only.name}: the checksum of the record at offset 0"):
         recover(site.task("torn"))
-    assert site.rows() == before
+    assert site.all() == before
     path.write_bytes(whole + whole[:30])
     done = recover(site.task("torn"))
-    assert done is not None and keyed(site.rows()) == keyed(snapshot("torn", done.commit_ts))
+    assert done is not None and keyed(site.all()) == keyed(snapshot("torn", done.commit_ts))
 
 
 def test_a_log_without_the_span_is_refused(site: Site) -> None:
     killed_within(site, "lost", "after-rows-commit:5")
-    before = site.rows()
+    before = site.all()
     (site.log_dir / "relay.spark").unlink()
     with pytest.raises(ApplyError, match="does not hold all of them"):
         recover(site.task("lost"))
-    assert site.rows() == before
+    assert site.all() == before
 
 
 def test_a_full_disk_is_an_error_before_anything_is_applied(site: Site) -> None:
     """A limit on the size of files is what a full disk is to ``write``: EFBIG instead of ENOSPC."""
-    ended = relayed_process(site.task("full", file_limit=4000), {})
+    ended = run(site.task("full", file_limit=4000), {})
     assert ended.returncode != 0 and "cannot write the relay log" in ended.stderr
-    applied = site.rows()
+    applied = site.all()
     assert keyed(applied) == keyed(snapshot("full", site.commit_ts()))
     assert '"consistent":true' in site.checkpoint()
     stream_until(site.task("full"))
-    assert keyed(site.rows()) == keyed(made("full", BATCHES)[0].expected())
+    assert keyed(site.all()) == keyed(made("full", BATCHES)[0].expected())

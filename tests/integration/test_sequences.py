@@ -20,8 +20,8 @@ from pyspark_tidb_binlog.sinks.mysql.sequences import set_sequences
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from tests.support.arena import Arena, Cut
 from tests.support.ddl_jobs import database, history, job, table
-from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.ddl_target import committed, dying
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.golden_case import GOLDEN
 from tests.support.settings_file import toml
 from tests.support.target_rows import run_sql
@@ -88,7 +88,7 @@ class Stream(EmulatedStream):
 
 @pytest.mark.spark
 @pytest.mark.shows("ddl SELECT SETVAL", "ddl gotcha 9")
-@pytest.mark.parametrize("mode", [{}, {"atomic_rows": 1, "parts": 2}, {"net_change": False}], ids=["driver", "parts", "rows"])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_filtered_renamed_missing_and_a_crash(
     mode: dict[str, object], spark: SparkSession, mariadb: PrivateMariaDB, session: Session
 ) -> None:
@@ -101,8 +101,7 @@ def test_filtered_renamed_missing_and_a_crash(
     for sequence in ("shop.s", "shop.renamed", "other.s"):
         session.execute(f"CREATE SEQUENCE {sequence}")
     with Stream(spark, DrainerConfig(target=mariadb.target(), apply=apply)) as stream:
-        stream.upstream.ddl.create_database("shop")
-        stream.upstream.ddl.create_table("shop", ITEM)
+        stream.create("shop", ITEM)
         stream.apply()
         for number in range(3):
             stream.insert(number)
@@ -155,12 +154,10 @@ def test_promoted(
     session.execute("CREATE SEQUENCE shop.s")
     session.execute("CREATE SEQUENCE shop.turns MINVALUE 1 MAXVALUE 3 CYCLE")
     session.execute("CREATE TABLE shop.f (id FLOAT AUTO_INCREMENT PRIMARY KEY)")  # this server counts other types on UPDATE, too
-    session.execute("INSERT INTO shop.f VALUES (1e10)")
-    session.commit()
+    committed(session, "INSERT INTO shop.f VALUES (1e10)")
     behind = "ALTER TABLE `shop`.`f` AUTO_INCREMENT = 10000000001"
     with Stream(spark, config) as stream:
-        stream.upstream.ddl.create_database("shop")
-        stream.upstream.ddl.create_table("shop", ITEM)
+        stream.create("shop", ITEM)
         stream.setval("`shop`.`s`", 2000)
         stream.setval("`shop`.`turns`", 3)
         stream.setval("`shop`.`missing`", 2000)
@@ -200,8 +197,7 @@ def test_promoted(
             attempt()
     stream.restart()
     session.rollback()
-    session.execute(f"UPDATE {MARKS}.spark_lease SET life = '' WHERE cluster_id = 7")
-    session.commit()
+    committed(session, f"UPDATE {MARKS}.spark_lease SET life = '' WHERE cluster_id = 7")
     stream.insert(2)
     stream.apply()
     stream.restart()

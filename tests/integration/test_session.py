@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
 from pyspark_tidb_binlog.sinks.mysql.transactions import with_settings
 from tests.support.attempts import run_transaction
+from tests.support.ddl_target import committed
 from tests.support.private_mysql import MYSQLD
 from tests.support.recorded import record_in
 
@@ -46,6 +47,12 @@ def target(mariadb: PrivateMariaDB) -> Iterator[TargetConfig]:
         session.execute("CREATE TABLE h_session.t (id int primary key, v varchar(20)) ENGINE=InnoDB")
         yield config
         session.execute("DROP DATABASE h_session")
+
+
+@pytest.fixture
+def session(target: TargetConfig) -> Iterator[Session]:
+    with connect(target, ApplyConfig()) as session:
+        yield session
 
 
 @pytest.fixture
@@ -160,9 +167,7 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
     listed = ", ".join(f"@@SESSION.{name}" for name in GLOBALS)
     with connect(hostile, ApplyConfig()) as session:
         values = dict(zip(GLOBALS, session.query(f"SELECT {listed}")[0], strict=True))
-        session.execute("INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')")
-        session.execute("DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
-        session.commit()
+        committed(session, "INSERT INTO h_session.t VALUES (1, 'a'), (2, 'b')", "DELETE FROM h_session.t WHERE v <=> 'b' LIMIT 1")
         assert len(read_tables(session, [("h_session", "t")])["h_session", "t"].columns) == 2
         session.execute("CREATE TABLE h_session.old (a DECIMAL(9,2))" + ("" if MYSQLD else " WITH SYSTEM VERSIONING"))
         answer = session.answer(b"INSERT INTO h_session.old VALUES (1.239)")
@@ -178,15 +183,14 @@ def test_global_variables_do_not_change_what_our_statements_mean(hostile: Target
 
 
 @pytest.mark.skipif(not MYSQLD, reason="only a MySQL has such a setting")
-def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(target: TargetConfig) -> None:
+def test_a_foreign_key_may_refer_to_a_key_that_is_not_unique(target: TargetConfig, session: Session) -> None:
     """As in TiDB; the account may not set more than a plain one."""
-    with connect(target, ApplyConfig()) as session:
-        session.execute("CREATE TABLE h_session.parent (a INT, KEY (a))")
-        session.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
-        session.execute("GRANT CREATE, REFERENCES ON h_session.* TO plain@localhost")
-        with connect(replace(target, user="plain", password="pw"), ApplyConfig()) as plain:
-            plain.execute("CREATE TABLE h_session.child (a INT, FOREIGN KEY (a) REFERENCES h_session.parent (a))")
-        session.execute("DROP USER plain@localhost")
+    session.execute("CREATE TABLE h_session.parent (a INT, KEY (a))")
+    session.execute("CREATE USER plain@localhost IDENTIFIED BY 'pw'")
+    session.execute("GRANT CREATE, REFERENCES ON h_session.* TO plain@localhost")
+    with connect(replace(target, user="plain", password="pw"), ApplyConfig()) as plain:
+        plain.execute("CREATE TABLE h_session.child (a INT, FOREIGN KEY (a) REFERENCES h_session.parent (a))")
+    session.execute("DROP USER plain@localhost")
 
 
 @pytest.mark.shows("syncer.to.params")
@@ -204,29 +208,27 @@ def test_an_unknown_param_is_an_error(target: TargetConfig) -> None:
 
 @pytest.mark.shows("syncer.to.password")
 @pytest.mark.parametrize("password", ["plain", "pä\\'ss wörd", "пароль€"])
-def test_any_password(target: TargetConfig, password: str) -> None:
-    with connect(target, ApplyConfig()) as session:
-        session.execute("DROP USER IF EXISTS h_session@localhost")
-        session.execute("CREATE USER h_session@localhost IDENTIFIED BY %s", [password])
-        session.commit()
-        with connect(replace(target, user="h_session", password=password), ApplyConfig()) as other:
-            assert other.query("SELECT CURRENT_USER()") == [("h_session@localhost",)]
-        session.execute("DROP USER h_session@localhost")
+def test_any_password(target: TargetConfig, session: Session, password: str) -> None:
+    session.execute("DROP USER IF EXISTS h_session@localhost")
+    session.execute("CREATE USER h_session@localhost IDENTIFIED BY %s", [password])
+    session.commit()
+    with connect(replace(target, user="h_session", password=password), ApplyConfig()) as other:
+        assert other.query("SELECT CURRENT_USER()") == [("h_session@localhost",)]
+    session.execute("DROP USER h_session@localhost")
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", pytest.param("Aria", marks=pytest.mark.mariadb)])
-def test_tables_have_transactions_whatever_the_servers_default(target: TargetConfig, engine: str) -> None:
-    with connect(target, ApplyConfig()) as session:
-        ((before,),) = session.query("SELECT @@GLOBAL.default_storage_engine")
-        session.execute(f"SET GLOBAL default_storage_engine = {engine}, GLOBAL unique_checks = 0")
-        try:
-            with connect(target, ApplyConfig()) as other:
-                assert other.query("SELECT @@default_storage_engine, @@unique_checks") == [("InnoDB", 1)]
-                record_in(other, "h_session")
-                engines = other.query("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'h_session'")
-                assert engines == [("InnoDB",)]
-        finally:
-            session.execute(f"SET GLOBAL default_storage_engine = {before}, GLOBAL unique_checks = 1")
+def test_tables_have_transactions_whatever_the_servers_default(target: TargetConfig, session: Session, engine: str) -> None:
+    ((before,),) = session.query("SELECT @@GLOBAL.default_storage_engine")
+    session.execute(f"SET GLOBAL default_storage_engine = {engine}, GLOBAL unique_checks = 0")
+    try:
+        with connect(target, ApplyConfig()) as other:
+            assert other.query("SELECT @@default_storage_engine, @@unique_checks") == [("InnoDB", 1)]
+            record_in(other, "h_session")
+            engines = other.query("SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = 'h_session'")
+            assert engines == [("InnoDB",)]
+    finally:
+        session.execute(f"SET GLOBAL default_storage_engine = {before}, GLOBAL unique_checks = 1")
 
 
 @pytest.mark.shows("syncer.to.read-timeout")
@@ -246,21 +248,17 @@ def test_a_statement_that_takes_long_has_longer_in_the_next_try(target: TargetCo
         run_transaction(lambda: connect(replace(target, read_timeout=1.0), ApplyConfig()), work, RetryPolicy(retries=0))
 
 
-def test_bytes_and_arguments(target: TargetConfig) -> None:
-    with connect(target, ApplyConfig()) as session:
-        session.begin()
-        assert session.execute(b"INSERT INTO h_session.t VALUES (1,'100%s'),(2,'\xe6\x97\xa5')") == 2
-        assert session.execute("UPDATE h_session.t SET v = %s WHERE id = %s", ["it's", 1]) == 1
-        session.commit()
-        assert session.query("SELECT * FROM h_session.t ORDER BY id") == [(1, "it's"), (2, "日")]
-        session.rollback()
+def test_bytes_and_arguments(session: Session) -> None:
+    session.begin()
+    assert session.execute(b"INSERT INTO h_session.t VALUES (1,'100%s'),(2,'\xe6\x97\xa5')") == 2
+    assert session.execute("UPDATE h_session.t SET v = %s WHERE id = %s", ["it's", 1]) == 1
+    session.commit()
+    assert session.query("SELECT * FROM h_session.t ORDER BY id") == [(1, "it's"), (2, "日")]
 
 
-def test_a_statement_beyond_one_packet(target: TargetConfig) -> None:
-    with connect(target, ApplyConfig()) as session:
-        big = b"x" * session.max_allowed_packet
-        with pytest.raises(ApplyError):
-            session.execute(b"SELECT '" + big + b"'")
+def test_a_statement_beyond_one_packet(session: Session) -> None:
+    with pytest.raises(ApplyError):
+        session.execute(b"SELECT '" + b"x" * session.max_allowed_packet + b"'")
 
 
 def test_closing_drops_what_is_not_committed(target: TargetConfig) -> None:
@@ -271,44 +269,18 @@ def test_closing_drops_what_is_not_committed(target: TargetConfig) -> None:
         assert session.query("SELECT * FROM h_session.t") == []
 
 
-def test_refusal_names_statement_and_words(target: TargetConfig) -> None:
-    with (
-        connect(target, ApplyConfig()) as session,
-        pytest.raises(ApplyError, match=r"INSERT INTO h_session.nowhere.*1146.*doesn't exist") as caught,
-    ):
+def test_refusal_names_statement_and_words(session: Session) -> None:
+    with pytest.raises(ApplyError, match=r"INSERT INTO h_session.nowhere.*1146.*doesn't exist") as caught:
         session.execute("INSERT INTO h_session.nowhere VALUES (1)")
     assert caught.value.errno == 1146
     assert not isinstance(caught.value, RetryableApplyError)
 
 
-def test_no_server_is_retryable(target: TargetConfig) -> None:
+@pytest.mark.parametrize(("away", "errno"), [({"socket": "", "port": 1}, 2003), ({"socket": "/nowhere/socket"}, 2002)])
+def test_no_server_is_retryable(target: TargetConfig, away: dict[str, Any], errno: int) -> None:
     with pytest.raises(RetryableApplyError, match="cannot connect") as caught:
-        connect(replace(target, socket="", port=1), ApplyConfig())
-    assert caught.value.errno == 2003
-
-
-def test_no_socket_is_retryable(target: TargetConfig) -> None:
-    with pytest.raises(RetryableApplyError, match="cannot connect") as caught:
-        connect(replace(target, socket="/nowhere/socket"), ApplyConfig())
-    assert caught.value.errno == 2002
-
-
-def test_killed_connection_is_retryable_and_run_again(target: TargetConfig) -> None:
-    calls = 0
-
-    def work(session: Session) -> str:
-        nonlocal calls
-        calls += 1
-        session.execute("REPLACE INTO h_session.t VALUES (5, %s)", [f"try {calls}"])
-        if calls == 1:
-            with connect(target, ApplyConfig()) as other:
-                other.execute(f"KILL {session.query('SELECT CONNECTION_ID()')[0][0]}")
-        session.query("SELECT 1")
-        return "done"
-
-    assert run_transaction(lambda: connect(target, ApplyConfig()), work, QUICK) == "done"
-    with connect(target, ApplyConfig()) as session:
-        assert session.query("SELECT * FROM h_session.t") == [(5, "try 2")]
+        connect(replace(target, **away), ApplyConfig())
+    assert caught.value.errno == errno
 
 
 def test_retries_end(target: TargetConfig) -> None:
@@ -322,10 +294,8 @@ def test_retries_end(target: TargetConfig) -> None:
     assert pauses == [0.05, 0.1, 0.2]
 
 
-def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
-    with connect(target, ApplyConfig()) as session:
-        session.execute("INSERT INTO h_session.t VALUES (1,''),(2,'')")
-        session.commit()
+def test_deadlock_victim_is_run_again(target: TargetConfig, session: Session) -> None:
+    committed(session, "INSERT INTO h_session.t VALUES (1,''),(2,'')")
     both_hold_one = threading.Barrier(2)
     attempts: list[int] = []
 
@@ -347,8 +317,7 @@ def test_deadlock_victim_is_run_again(target: TargetConfig) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    with connect(target, ApplyConfig()) as session:
-        assert session.query("SELECT v FROM h_session.t") == [("xx",), ("xx",)]
+    assert session.query("SELECT v FROM h_session.t") == [("xx",), ("xx",)]
     assert len(attempts) == 3, "one of the two was the victim, once"
 
 
@@ -416,16 +385,16 @@ HOSTILE = [
     ],
 )
 @pytest.mark.parametrize("form", [LiteralForm.TEXT, LiteralForm.BYTES])
-def test_no_mode_reads_row_data_as_sql(target: TargetConfig, mode: str, form: LiteralForm) -> None:
+def test_no_mode_reads_row_data_as_sql(session: Session, mode: str, form: LiteralForm) -> None:
     """One value stays one value; in a mode without escapes it is at worst another one."""
     values = [v for v in HOSTILE if form is LiteralForm.BYTES or v != b"\xe6'"]
     rows = join_cells(b"(", [literals(pa.array(values, pa.binary()), form)], [], b"),").to_pylist()
-    with connect(target, ApplyConfig()) as session:
-        session.execute("CREATE TABLE h_session.b (id int primary key auto_increment, v varbinary(100))")
-        session.execute("SET SESSION sql_mode = %s", [mode])
-        for row in rows:
-            assert session.execute(b"INSERT INTO h_session.b (v) VALUES " + row[:-1]) == 1
-        found = [v for (v,) in session.query("SELECT CAST(v AS BINARY) FROM h_session.b ORDER BY id")]
+    session.execute("CREATE TABLE h_session.b (id int primary key auto_increment, v varbinary(100))")
+    session.execute("SET SESSION sql_mode = %s", [mode])
+    for row in rows:
+        assert session.execute(b"INSERT INTO h_session.b (v) VALUES " + row[:-1]) == 1
+    found = [v for (v,) in session.query("SELECT CAST(v AS BINARY) FROM h_session.b ORDER BY id")]
+    session.commit()
     plain = "NO_BACKSLASH_ESCAPES" in mode
     assert found == [v.replace(b"\\", b"\\\\").replace(b"\0", b"\\0") if plain else v for v in values]
 

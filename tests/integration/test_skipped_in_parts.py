@@ -3,38 +3,27 @@
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, LeaseLost, SchemaMismatch
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import parallel, part_plans
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.parallel import PartTarget, apply_part
-from pyspark_tidb_binlog.sinks.mysql.part_plans import PartPlan
-from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
-from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from tests.support.ddl_target import Died, deadly
 from tests.support.killed_fork import in_a_life_that_is_killed
 from tests.support.leases import take_lease
+from tests.support.one_span import SCHEMA, OneSpan, spans_at
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
-from tests.support.recorded import begun
 from tests.support.target_rows import refusing
 
 pytestmark = pytest.mark.mysql
 
-SCHEMA = "skipped_parts"
-SPAN = (0, 10**9)
 Row = tuple[Any, ...]
 
 
@@ -73,62 +62,30 @@ KINDS = [
 
 
 @dataclass(frozen=True)
-class Life:
+class Life(OneSpan):
     """A span of ``d.t`` in parts, and the lease of one life of the Drainer."""
 
-    session: Session
     at: TableAt
-    to: PartTarget
 
     def run(self, events: Sequence[pa.Table], *skipped: int) -> list[Finding]:
         """Apply all parts, one after the other and again while some are left, as Spark's jobs do; the findings."""
         findings: list[Finding] = []
         for _ in range(2):
-            left = [part for part in range(len(events)) if self.part(part, events[part], findings, *skipped)]
+            left = [part for part in range(len(events)) if self.task(part, events[part], findings, *skipped)]
         assert not left
         return findings
 
-    def part(self, part: int, events: pa.Table, findings: list[Finding], *skipped: int) -> bool:
-        """Apply one part as a task does; whether it is left."""
-        how = PartPlan(SPAN, {TABLE_ID: self.at}, Flavour.MARIADB, PlanLimits(), frozenset(skipped), frozenset())
-        keys = row_identities(events, dict.fromkeys((TABLE_ID, TABLE_ID + 1), self.at))
-        known = pc.if_else(pc.equal(events.column("table_id"), TABLE_ID), keys, pa.scalar(None, pa.binary()))
-        rows = how.chosen(events.append_column("key", known))
-        done = [row for batch in apply_part(part, rows, how, self.to, 0.0) for row in batch.to_pylist()]
+    def task(self, part: int, events: pa.Table, findings: list[Finding], *skipped: int) -> bool:
+        """Apply one part; whether it is left."""
+        done = self.part(part, events, self.at, frozenset(skipped))
         findings += [finding for row in done for finding in pickle.loads(row["detail"])]
         return any(row["phase"] == parallel.LEFT for row in done)
-
-    def rows(self) -> list[Row]:
-        """What the table holds."""
-        found = self.session.query("SELECT * FROM d.t ORDER BY 1, 2, 3")
-        self.session.commit()
-        return found
 
     def deletes_only(self, events: Sequence[pa.Table], *skipped: int) -> None:
         """Apply the parts up to the last delete: the life ends before the first write."""
         for part, some in enumerate(events):
-            with suppress(Died), dying("between-phases"):
-                self.part(part, some, [], *skipped)
-
-
-class Died(Exception):
-    """The process was killed: what its transaction did is rolled back."""
-
-
-@contextmanager
-def dying(where: str) -> Iterator[None]:
-    """Within it the named failpoint ends what is being done."""
-    plain = failpoints.point
-
-    def point(name: str) -> None:
-        if name == where:
-            raise Died
-
-    failpoints.point = point
-    try:
-        yield
-    finally:
-        failpoints.point = plain
+            with suppress(Died), deadly("between-phases"):
+                self.task(part, some, [], *skipped)
 
 
 Begin = Callable[..., Life]
@@ -137,28 +94,15 @@ Begin = Callable[..., Life]
 @pytest.fixture
 def begin(mariadb: PrivateMariaDB) -> Iterator[Begin]:
     """Begins a span: the kind of table, its rows, the number of parts, then settings of ``[syncer]``."""
-    with connect(mariadb.target(), ApplyConfig(lease_timeout=3600.0)) as session:
-
-        def drop() -> None:
-            session.rollback()
-            for name in ("d", SCHEMA):
-                session.execute(f"DROP DATABASE IF EXISTS {name}")
+    with spans_at(mariadb.target()) as spans:
 
         def made(kind: Kind, rows: Sequence[Row], parts: int = 1, **settings: Any) -> Life:
-            drop()
-            session.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-            for sql in (kind.sql, *refusing("d.t", "NEW.u = 20")):
-                session.execute(sql)
-            for row in rows:
-                session.execute("INSERT INTO d.t VALUES (%s, %s, %s)", row)
-            held = take_lease(session, schema=SCHEMA)
-            begun(session, SPAN, parts, SCHEMA)
-            session.commit()
-            apply = ApplyConfig(checkpoint_schema=SCHEMA, **{"retry_seconds": 0.0, "on_finding": "stop", **settings})
-            return Life(session, kind.at, PartTarget(ShippedTarget.of(mariadb.target(), Here), apply, held, *SPAN, parts))
+            literals = ("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
+            insert = f"INSERT INTO d.t VALUES {', '.join(literals)}"
+            span = spans(kind.sql, *refusing("d.t", "NEW.u = 20"), insert, parts=parts, **{"on_finding": "stop", **settings})
+            return Life(span.session, span.to, kind.at)
 
         yield made
-        drop()
 
 
 def refused(life: Life, events: Sequence[pa.Table], named: int, *skipped: int) -> None:
@@ -262,8 +206,8 @@ BEFORE = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d"), (5, 5, "e")]
 def test_a_part_that_is_finished_stays_and_says_so(begin: Begin) -> None:
     life = begin(PAIR, BEFORE, 4)
     for part in range(4):
-        life.part(part, SPREAD[part], [])
-    life.part(2, SPREAD[2], [])
+        life.task(part, SPREAD[part], [])
+    life.task(2, SPREAD[2], [])
     refused(life, SPREAD, 1002)
     findings = life.run(SPREAD, 1002)
     assert [(f.table, f.commit_ts) for f in findings] == [("`d`.`t`", 1002)]
@@ -279,9 +223,9 @@ def test_a_part_that_is_finished_stays_and_says_so(begin: Begin) -> None:
 def test_no_part_writes_before_the_deletes_of_all_are_corrected(begin: Begin) -> None:
     life = begin(PAIR, BEFORE, 4)
     life.deletes_only(SPREAD)
-    assert life.part(0, SPREAD[0], [], 1002)
+    assert life.task(0, SPREAD[0], [], 1002)
     assert life.rows() == []
-    assert life.part(1, SPREAD[1], [], 1002)
+    assert life.task(1, SPREAD[1], [], 1002)
     assert life.rows() == [(2, 2, "b"), (3, 3, "c")]
 
 
@@ -294,7 +238,7 @@ def test_a_row_in_the_way_of_one_that_was_deleted_stays_and_is_a_finding(begin: 
         Events(PAIR.at).update((2, 2, "b"), (2, 20, "b")).table(),
     ]
     life.deletes_only(events)
-    life.part(0, events[0], [])
+    life.task(0, events[0], [])
     refused(life, events, 1001)
     if policy == "stop":
         with pytest.raises(FindingError, match="not inserted again, because another row has its key"):
@@ -316,7 +260,7 @@ def test_a_finished_part_that_took_a_unique_value_loses_nothing(begin: Begin) ->
     more = Events(PAIR.at, 1002).update((2, 4, "b"), (2, 5, "b")).update((3, 3, "c"), (3, 20, "c")).table()
     events[1] = pa.concat_tables([events[1], more])
     life.deletes_only(events)
-    life.part(0, events[0], [])
+    life.task(0, events[0], [])
     refused(life, events, 1004)
     assert life.run(events, 1003, 1004) == []
     assert life.rows() == [(1, 2, "A"), (2, 4, "b"), (3, 3, "c")]
@@ -328,11 +272,11 @@ def test_a_task_of_an_earlier_life_changes_nothing(begin: Begin) -> None:
     earlier.deletes_only(SPREAD)
     life = replace(earlier, to=replace(earlier.to, lease=take_lease(earlier.session, schema=SCHEMA)))
     for part in range(2):
-        assert life.part(part, SPREAD[part], [], 1002)
+        assert life.task(part, SPREAD[part], [], 1002)
     held = life.rows()
     for part in range(4):
         with pytest.raises(LeaseLost):
-            earlier.part(part, SPREAD[part], [])
+            earlier.task(part, SPREAD[part], [])
     assert life.rows() == held
     assert life.run(SPREAD, 1002) == []
     assert life.rows() == [(1, 10, "A"), (2, 2, "b"), (3, 3, "c"), (4, 40, "D"), (5, 5, "e")]

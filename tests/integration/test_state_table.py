@@ -1,13 +1,15 @@
 """Checkpoint row and record on a real MariaDB, through crashes at every step of a span in parts."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, only_cluster
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import CHECKPOINT_TABLE, TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import PLACE, OpenLanes, OpenParts, Part, Reason, Row, SafeBounds, StateTable
 from pyspark_tidb_binlog.sinks.sink import TargetProgress, UnfinishedSpan
@@ -28,6 +30,9 @@ def session(mariadb: PrivateMariaDB) -> Iterator[Session]:
         record_in(session, SCHEMA)
         yield session
         session.execute(f"DROP DATABASE {SCHEMA}")
+
+
+T = TypeVar("T")
 
 
 def load(session: Session) -> TargetProgress:
@@ -173,6 +178,53 @@ def test_a_row_is_swapped_only_if_it_is_as_it_was(session: Session) -> None:
     assert not RECORD.swap(session, first, second), "the answer to its commit was lost"
     RECORD.forget_upto(session, 200)
     assert not RECORD.swap(session, second, first)
+
+
+def beside(mariadb: PrivateMariaDB, look: Callable[[Session], T], found: list[T]) -> threading.Thread:
+    """What another life sees, which has to wait for this one's transaction."""
+
+    def other() -> None:
+        with connect(mariadb.target(), ApplyConfig()) as session:
+            session.begin()
+            found.append(look(session))
+            session.rollback()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive() and not found
+    return thread
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_part_under_way_elsewhere_is_waited_for(session: Session, mariadb: PrivateMariaDB, commits: bool) -> None:
+    RECORD.begin_parts(session, SPAN)
+    session.commit()
+    session.begin()
+    assert RECORD.claim(session, part(0, "write"))
+    found: list[bool] = []
+    thread = beside(mariadb, lambda other: RECORD.claim(other, part(0, "write")), found)
+    session.commit() if commits else session.rollback()
+    thread.join(30)
+    assert found == [not commits]
+
+
+def test_a_commit_under_way_elsewhere_is_seen(session: Session, mariadb: PrivateMariaDB) -> None:
+    def locked(session: Session) -> int:
+        row = TargetCheckpoint(CLUSTER, SCHEMA).load(session, lock=True)
+        assert row is not None
+        return row.commit_ts
+
+    save(session, 10, False)
+    session.commit()
+    session.begin()
+    assert locked(session) == 10
+    save(session, 20, True)
+    found: list[int] = []
+    thread = beside(mariadb, locked, found)
+    session.commit()
+    thread.join(30)
+    assert found == [20]
 
 
 def test_a_late_task_writes_nothing_in_the_next_span(session: Session) -> None:

@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, TransientError
-from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions, connect
 from tests.support.attempts import run_retried, run_transaction
 from tests.support.target_rows import run_sql
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mysql
 class Told(list[str]):
     """What was waited for, and ``then``, once, at the first wait: the trouble ends only after it was noticed."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], object]) -> None:
         self._then = [then]
 
     def __call__(self, waited: TransientError | None) -> None:
@@ -52,10 +52,6 @@ def plain(server: PrivateMariaDB) -> TargetConfig:
     return replace(server.target(), user="plain", password="pw")
 
 
-def admin(server: PrivateMariaDB, sql: str) -> None:
-    run_sql(server, sql)
-
-
 def rows(server: PrivateMariaDB) -> list[int]:
     return [row[0] for row in run_sql(server, "SELECT id FROM h_away.t ORDER BY id")]
 
@@ -68,22 +64,32 @@ def add_column(session: Session) -> None:
     session.execute("ALTER TABLE h_away.t ADD COLUMN c INT")
 
 
+@pytest.fixture(params=["new", "kept"])
+def sessions(request: pytest.FixtureRequest, plain: TargetConfig) -> Iterator[Sessions]:
+    """Of the plain account; ``kept``: from before the trouble."""
+    kept = KeptSessions(lambda: connect(plain, ApplyConfig()), 3600.0)
+    if request.param == "kept":
+        run_transaction(kept.use, lambda session: session.query("SELECT 1"))
+    yield kept.use if request.param == "kept" else lambda: connect(plain, ApplyConfig())
+    kept.close()
+
+
 @pytest.mark.parametrize("work", [insert, add_column])
-def test_read_only_is_waited_out(server: PrivateMariaDB, plain: TargetConfig, work: Callable[[Session], None]) -> None:
-    admin(server, "SET GLOBAL read_only = 1")
-    told = Told(lambda: admin(server, "SET GLOBAL read_only = 0"))
+def test_read_only_is_waited_out(server: PrivateMariaDB, plain: TargetConfig, sessions: Sessions, work: Callable[[Session], None]) -> None:
+    run_sql(server, "SET GLOBAL read_only = 1")
+    told = Told(lambda: run_sql(server, "SET GLOBAL read_only = 0"))
     patience = RetryPolicy(retries=0, seconds=60.0, tell=told)
     run = run_transaction if work is insert else run_retried
-    run(lambda: connect(plain, ApplyConfig()), work, patience)
+    run(sessions, work, patience)
     assert (told[0], told[-1]) == (f"target {plain.socket}: read-only", "None")
     assert rows(server) == ([1] if work is insert else [])
 
 
-def test_a_killed_server_is_waited_for_until_it_is_back(server: PrivateMariaDB, plain: TargetConfig) -> None:
+def test_a_killed_server_is_waited_for_until_it_is_back(server: PrivateMariaDB, plain: TargetConfig, sessions: Sessions) -> None:
     with contextlib.ExitStack() as stack:
         told = Told(lambda: stack.callback(in_background(server.restart).join))
         server.kill()
-        run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=0, seconds=60.0, tell=told))
+        run_transaction(sessions, insert, RetryPolicy(retries=0, seconds=60.0, tell=told))
     assert (told[0], told[-1]) == (f"target {plain.socket}: not reachable", "None")
     assert rows(server) == [1]
 
@@ -96,7 +102,7 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 @pytest.mark.shows("spark.retry-seconds")
 def test_a_wait_ends(server: PrivateMariaDB, plain: TargetConfig) -> None:
-    admin(server, "SET GLOBAL read_only = 1")
+    run_sql(server, "SET GLOBAL read_only = 1")
     with pytest.raises(RetryableApplyError, match="1290"):
         run_transaction(lambda: connect(plain, ApplyConfig()), insert, RetryPolicy(retries=2, pause=lambda seconds: None))
 

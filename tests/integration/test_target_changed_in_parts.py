@@ -29,8 +29,7 @@ def test_a_column_that_goes_while_the_parts_are_written(
     with mariadb.connect() as connection, connection.cursor() as cursor, EmulatedStream(spark, config) as stream:
         for name in ("d", MARKS):
             cursor.execute(f"DROP DATABASE IF EXISTS {name}")
-        stream.upstream.ddl.create_database("d")
-        stream.upstream.ddl.create_table("d", TABLE)
+        stream.create("d", TABLE)
         stream.change(lambda txn: [txn.insert("d.t", {"id": i, "v": i, "w": i}) for i in range(40)])
         stream.apply()
 

@@ -14,10 +14,8 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
@@ -32,9 +30,10 @@ from pyspark_tidb_binlog.sinks.mysql.state_table import SafeBounds
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import as_found
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, history, index, job, table
-from tests.support.ddl_target import Died, deadly
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, job, table, told
+from tests.support.ddl_target import Died, committed, deadly
 from tests.support.plan_samples import column as plain_column
+from tests.support.plan_samples import row_event
 from tests.support.plan_samples import table as table_of
 from tests.support.plan_samples import text as plain_text
 from tests.support.private_mysql import MYSQLD
@@ -46,18 +45,13 @@ ENUM = {**VARCHAR, "Tp": 247, "Elems": ["x", "y", "z"]}
 ID, V, E = column(1, "id", {**INT, "Flag": 4099}), column(2, "v", INT), column(3, "e", ENUM)
 UNIQUE = [index(1, "v", ("v", 1), unique=True)]
 A, NAMELESS = column(1, "a", {**VARCHAR, "Flen": 30}), "CREATE TABLE `c` (`a` VARCHAR(30) UNIQUE)"
-HISTORY = history(
-    database(1, "d"),
-    job(
-        2,
-        3,
-        table(10, "t", [ID, V, E], index_info=UNIQUE),
-        query="CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT UNIQUE, `e` ENUM('x','y','z'))",
-    ),
-    job(3, 5, table(10, "t", [ID, V, E, column(4, "w", INT)], index_info=UNIQUE), query="ALTER TABLE `t` ADD COLUMN `w` INT"),
-    job(4, 3, table(11, "u", [ID, V]), query="CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"),
-    job(5, 3, table(12, "c", [A], index_info=[index(1, "a", ("a", 0), unique=True)], pk_is_handle=False), query=NAMELESS),
+HISTORY = told(
+    (3, table(10, "t", [ID, V, E], index_info=UNIQUE), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT UNIQUE, `e` ENUM('x','y','z'))"),
+    (5, table(10, "t", [ID, V, E, column(4, "w", INT)], index_info=UNIQUE), "ALTER TABLE `t` ADD COLUMN `w` INT"),
+    (3, table(11, "u", [ID, V]), "CREATE TABLE `u` (`id` INT PRIMARY KEY, `v` INT)"),
+    (3, table(12, "c", [A], index_info=[index(1, "a", ("a", 0), unique=True)], pk_is_handle=False), NAMELESS),
 )
+WHOLE = "id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT"
 BEGIN = 100
 
 
@@ -80,6 +74,10 @@ class Target:
         self.version = version
         return self.sink
 
+    def make(self, columns: str = WHOLE, *more: str) -> None:
+        """The table ``t`` as a person has made it, and what else a person executes."""
+        committed(self.session, f"CREATE TABLE d.t ({columns})", *more)
+
     def close(self) -> None:
         if self.sink is not None:
             self.sink.close()
@@ -91,12 +89,8 @@ class Target:
         after_ts = self.sink.commit_ts
         at = HISTORY.table_at(table_id, self.version)
         assert at is not None
-        rows = []
-        for seq, (old, new) in enumerate(changes):
-            op, row = (Op.UPDATE, encode_update(at.info, old, new)) if old else (Op.INSERT, encode_insert(at.info, new, seq + 1))
-            rows.append(
-                {"commit_ts": after_ts + 5, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": self.version, "row": row}
-            )
+        numbered = enumerate(changes)
+        rows = [row_event(at, after_ts + 5, seq, old, new, None if old else seq + 1, self.version) for seq, (old, new) in numbered]
         step = RowsStep(after_ts, after_ts + 10, len(rows), {table_id: at}, applied=AppliedJobs(self.version))
         return self.sink.apply(pa.Table.from_pylist(rows, schema=ROW_EVENT), step, StageClock())
 
@@ -139,29 +133,44 @@ by_row = pytest.mark.parametrize("by_row", [False, True])
 def test_columns_that_the_target_lacks_are_left_out_with_sync_mode_2(
     target: Target, by_row: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, own VARCHAR(9) DEFAULT 'ours', w INT)")
+    target.make("id INT PRIMARY KEY, own VARCHAR(9) DEFAULT 'ours', w INT")
     target.life(by_row=by_row, sync_mode=2, on_finding="stop")
     assert target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8})).findings == ()
-    target.session.execute("UPDATE d.t SET own = 'mine'")
-    target.session.commit()
+    committed(target.session, "UPDATE d.t SET own = 'mine'")
     target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 11, 3: 3, 4: 9}))
     assert target.rows("id, own, w") == [(1, "mine", 9), (2, "mine", 8)]
     assert caplog.text.count("the target has no column v, e; rows are written without it from now on (syncer.to.sync-mode = 2)") == 1
 
 
+KEYLESS = WHOLE.replace("PRIMARY KEY", "NOT NULL")
+COLUMN_LESS = r"`d`.`t`, commit_ts 105 .*it has no column v, .*sync-mode = 2.*ignore-txn-commit-ts = \[105\]"
+MENDED = [
+    (False, 1, WHOLE.replace("v INT UNIQUE, ", ""), "", COLUMN_LESS, "ADD COLUMN v INT UNIQUE"),
+    (True, 1, WHOLE.replace("v INT UNIQUE, ", ""), "", COLUMN_LESS, "ADD COLUMN v INT UNIQUE"),
+    *((False, mode, KEYLESS, "", r"ALTER TABLE `d`.`t` ADD PRIMARY KEY \(`id`\), and start again", "ADD PRIMARY KEY (id), DROP KEY v") for mode in (1, 2)),
+    *(
+        pytest.param(by_row, 1, WHOLE, engine, f"in engine {engine}, which has no transactions.*ALTER TABLE `d`.`t` ENGINE = InnoDB", "ENGINE = InnoDB",
+                     marks=pytest.mark.mariadb if engine == "Aria" else ())
+        for by_row in (False, True) for engine in ("MyISAM", "Aria")
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.shows("syncer.to.sync-mode")
-@by_row
-def test_without_it_the_error_says_which_column_of_which_table_and_what_to_do(target: Target, by_row: bool) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'), w INT)")
-    sink = target.life(by_row=by_row)
-    with pytest.raises(
-        ApplyError, match=r"`d`.`t`, commit_ts 105 .*it has no column v, .*sync-mode = 2.*ignore-txn-commit-ts = \[105\]"
-    ) as raised:
+@pytest.mark.parametrize(("by_row", "sync_mode", "columns", "engine", "words", "mend"), MENDED)
+def test_the_error_says_what_is_wrong_with_which_table_and_what_to_do(
+    target: Target, by_row: bool, sync_mode: int, columns: str, engine: str, words: str, mend: str
+) -> None:
+    """Without transactions a second look at a doubtful statement, or a retry, would write its rows twice: ROLLBACK leaves the first ones there."""
+    target.make(columns, f"ALTER TABLE d.t ENGINE = {engine or 'InnoDB'}")
+    sink = target.life(by_row=by_row, sync_mode=sync_mode)
+    with pytest.raises(ApplyError, match=words):
         target.write(NEW)
-    assert raised.value.errno == 1054 and sink.commit_ts == BEGIN and target.rows("id") == []
-    target.session.execute("ALTER TABLE d.t ADD COLUMN v INT UNIQUE")
+    assert sink.commit_ts == BEGIN and target.rows("id") == []
+    committed(target.session, f"ALTER TABLE d.t {mend}")
     assert target.write(NEW).findings == ()
-    assert target.rows("id, v, w") == [(1, 10, 7)]
+    assert target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 10, 3: 2, 4: 8})).findings == ()
+    assert target.rows("id, v, w") == [(1, 10, 8)]
 
 
 STORED = column(2, "g", INT, generated_expr_string="length(`a`)", generated_stored=True)
@@ -194,7 +203,7 @@ def test_a_stored_column_that_the_target_cannot_compute_gets_the_upstream_s_valu
 )
 @pytest.mark.parametrize("sync_mode", [1, 2])
 def test_what_cannot_be_written_right_is_refused_in_either_sync_mode(target: Target, columns: str, words: str, sync_mode: int) -> None:
-    target.session.execute(f"CREATE TABLE d.t ({columns})")
+    target.make(columns)
     target.life(sync_mode=sync_mode)
     with pytest.raises(ApplyError, match=words):
         target.write(NEW)
@@ -217,32 +226,16 @@ def test_in_safe_mode_the_words_of_a_later_version_say_that_a_tables_rows_are_th
     other = column(5, "e", {**VARCHAR, "Tp": 247, "Elems": ["z", "x", "y"]})
     changed = job(5, 12, table(10, "t", [ID, V, other], index_info=UNIQUE), query="ALTER TABLE `t` MODIFY `e` ENUM('z','x','y')")
     monkeypatch.setattr(sys.modules[__name__], "HISTORY", HISTORY.merged(JobReader().read([changed])))
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('z','x','y'))")
-    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x')")
-    target.session.commit()
+    target.make("id INT PRIMARY KEY, v INT UNIQUE, e ENUM('z','x','y')", "INSERT INTO d.t VALUES (1, 10, 'x')")
     sink = target.life(version=2)
     sink._safe.begin(SafeBounds(BEGIN, BEGIN + 1000), "a crash")
     target.write((None, {1: 1, 2: 10, 3: 1}))
     assert target.rows("id, e") == [(1, "x")]
 
 
-@by_row
-@pytest.mark.parametrize("engine", ["MyISAM", pytest.param("Aria", marks=pytest.mark.mariadb)])
-def test_a_table_without_transactions_is_refused(target: Target, by_row: bool, engine: str) -> None:
-    """A second look at a doubtful statement, or a retry, would write its rows twice: ROLLBACK leaves the first ones there."""
-    target.session.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT) ENGINE={engine}")
-    target.life(by_row=by_row)
-    with pytest.raises(ApplyError, match=f"in engine {engine}, which has no transactions.*ALTER TABLE `d`.`t` ENGINE = InnoDB"):
-        target.write(NEW)
-    assert target.rows("id") == []
-    target.session.execute("ALTER TABLE d.t ENGINE = InnoDB")
-    assert target.write(NEW).findings == ()
-    assert target.rows("id, v, w") == [(1, 10, 7)]
-
-
 def test_a_table_without_the_key_of_the_upstream_is_changed_row_by_row(target: Target) -> None:
     """An UPDATE finds its row by the columns."""
-    target.session.execute("CREATE TABLE d.t (id INT NOT NULL, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.make(KEYLESS)
     target.life(by_row=True)
     assert target.write(NEW).findings == ()
     assert target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 10, 3: 2, 4: 8})).findings == ()
@@ -253,8 +246,9 @@ def test_a_table_without_the_key_of_the_upstream_is_changed_row_by_row(target: T
 @pytest.mark.parametrize("key", ["id, w", "w, id"])
 def test_a_key_over_more_columns_as_a_partitioned_target_has_it(target: Target, by_row: bool, key: str) -> None:
     """The column that only the target's key has changes, too."""
-    target.session.execute(
-        f"CREATE TABLE d.t (id INT, v INT, e ENUM('x','y','z'), w INT, PRIMARY KEY ({key}), UNIQUE (v, w)) PARTITION BY HASH (w) PARTITIONS 3"
+    target.make(
+        f"id INT, v INT, e ENUM('x','y','z'), w INT, PRIMARY KEY ({key}), UNIQUE (v, w)",
+        "ALTER TABLE d.t PARTITION BY HASH (w) PARTITIONS 3",
     )
     target.life(by_row=by_row)
     assert target.write(NEW).findings == ()
@@ -263,39 +257,20 @@ def test_a_key_over_more_columns_as_a_partitioned_target_has_it(target: Target, 
     assert target.rows("id, v, w") == [(1, 11, 8)]
 
 
-@pytest.mark.parametrize("sync_mode", [1, 2])
-def test_a_table_without_the_key_of_the_upstream_is_refused(target: Target, sync_mode: int) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT NOT NULL, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
-    target.life(by_row=False, sync_mode=sync_mode)
-    with pytest.raises(ApplyError, match=r"ALTER TABLE `d`.`t` ADD PRIMARY KEY \(`id`\), and start again"):
-        target.write(NEW)
-    target.session.execute("ALTER TABLE d.t ADD PRIMARY KEY (id), DROP KEY v")
-    assert target.write(NEW).findings == ()
-    assert target.write(({1: 1, 2: 10, 3: 2, 4: 7}, {1: 1, 2: 10, 3: 2, 4: 8})).findings == ()
-    assert target.rows("id, v, w") == [(1, 10, 8)]
-
-
 @by_row
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_unique_key_of_the_targets_own_is_named_where_it_removes_a_row(
     target: Target, by_row: bool, missing: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Upstream two rows have the same w. A swap of two values is nothing to it."""
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT UNIQUE)")
+    target.make(f"{WHOLE} UNIQUE")
     target.life(by_row=by_row)
     one, two = {1: 1, 2: 10, 3: 2, 4: 7}, {1: 2, 2: 20, 3: 2, 4: 8}
     assert target.write((None, one), (None, two)).findings == ()
     if missing:
-        target.session.execute("DELETE FROM d.t WHERE id = 2")
-        target.session.commit()
-    written = target.write((two, {**two, 4: 7}))
-    words = [f.words for f in written.findings]
-    assert [
-        text
-        for text in words
-        if "another row of the target was removed, because it had the same value of a unique key that the upstream does not have (w)"
-        in text
-    ]
+        committed(target.session, "DELETE FROM d.t WHERE id = 2")
+    removed = "another row of the target was removed, because it had the same value of a unique key that the upstream does not have (w)"
+    assert any(removed in f.words for f in target.write((two, {**two, 4: 7})).findings)
     assert target.rows("id, v, w") == [(2, 20, 7)]
     assert caplog.text.count("the upstream does not have the target's unique key w") == 1
 
@@ -305,9 +280,7 @@ def test_a_key_under_another_collation_is_named_before_and_where_it_removes_a_ro
     target: Target, by_row: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A real Drainer has sent a text without a collation, which is utf8mb4_bin upstream, to a server with another default."""
-    target.session.execute("ALTER DATABASE d COLLATE utf8mb4_general_ci")
-    target.session.execute("USE d")
-    target.session.execute(NAMELESS)
+    committed(target.session, "ALTER DATABASE d COLLATE utf8mb4_general_ci", "USE d", NAMELESS)
     target.life(by_row=by_row, version=5, upstream_new_collations="true", log_row_data=True)
     before, met = target.write((None, {1: "Q1"}), (None, {1: "q1"}), table_id=12).findings
     assert (before.kind, met.kind, target.rows("a", "c")) == (FindingKind.VALUE, FindingKind.ROWS, [("q1",)])
@@ -327,7 +300,7 @@ def test_a_key_under_another_collation_is_named_before_and_where_it_removes_a_ro
 @by_row
 def test_a_column_that_is_dropped_or_added_by_hand_meanwhile(target: Target, by_row: bool) -> None:
     """The table is known from the first step; the refused statement makes the sink read it again."""
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.make()
     target.life(by_row=by_row, sync_mode=2, on_finding="stop")
     target.write(NEW)
     target.session.execute("ALTER TABLE d.t DROP COLUMN w")
@@ -361,35 +334,10 @@ KINDS: dict[str, tuple[ColumnInfo, tuple[str, ...]]] = {
     "JSON": (plain_column("v", ColumnType.JSON, charset="utf8mb4"), ("'{\"a\": 1}'", "'7'")),
 }
 THERE = (
-    *(
-        "TINYINT(1)",
-        "SMALLINT",
-        "INT",
-        "INT UNSIGNED",
-        "BIGINT",
-        "DECIMAL(10,0)",
-        "DECIMAL(30,2)",
-        "DECIMAL(30,10)",
-        "FLOAT",
-        "DOUBLE",
-        "DOUBLE(20,2)",
-    ),
-    *(
-        "DATE",
-        "DATETIME",
-        "DATETIME(3)",
-        "DATETIME(6)",
-        "TIMESTAMP",
-        "TIMESTAMP(6)",
-        "TIME",
-        "TIME(6)",
-        "YEAR",
-        "CHAR(30)",
-        "VARCHAR(3)",
-        "VARCHAR(60)",
-    ),
-    *("TEXT", "LONGTEXT", "JSON", "BINARY(30)", "VARBINARY(60)", "BLOB", "VARCHAR(60) CHARACTER SET latin1", "BIT(64)"),
-)
+    "TINYINT(1)|SMALLINT|INT|INT UNSIGNED|BIGINT|DECIMAL(10,0)|DECIMAL(30,2)|DECIMAL(30,10)|FLOAT|DOUBLE|DOUBLE(20,2)|"
+    "DATE|DATETIME|DATETIME(3)|DATETIME(6)|TIMESTAMP|TIMESTAMP(6)|TIME|TIME(6)|YEAR|CHAR(30)|VARCHAR(3)|VARCHAR(60)|"
+    "TEXT|LONGTEXT|JSON|BINARY(30)|VARBINARY(60)|BLOB|VARCHAR(60) CHARACTER SET latin1|BIT(64)"
+).split("|")
 
 
 def as_read(kind: str, value: Any) -> Any:
@@ -438,7 +386,7 @@ def test_no_column_changes_a_value_in_silence(target: Target) -> None:
 
 @by_row
 def test_columns_that_change_values_are_a_finding_once(target: Target, by_row: bool) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w YEAR)")
+    target.make(WHOLE.replace("w INT", "w YEAR"))
     sink = target.life(by_row=by_row)
     (found,) = target.write(NEW).findings
     assert (found.kind, found.table, found.commit_ts) == (FindingKind.VALUE, "`d`.`t`", 105)
@@ -463,7 +411,7 @@ def test_columns_that_change_values_are_a_finding_once(target: Target, by_row: b
 @by_row
 @pytest.mark.parametrize(("key", "refused"), [("FLOAT", "rounds off digits"), ("DOUBLE", ""), ("BIGINT", ""), ("VARCHAR(30)", "")])
 def test_a_key_that_takes_rows_for_others_is_refused(target: Target, by_row: bool, key: str, refused: str) -> None:
-    target.session.execute(f"CREATE TABLE d.t (id {key} PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.make(WHOLE.replace("id INT", f"id {key}"))
     target.life(by_row=by_row, on_finding="stop")
     near = (None, {1: (1 << 24) + 1, 2: 1, 3: 1, 4: 1})
     if not refused:
@@ -482,29 +430,24 @@ def test_a_key_that_takes_rows_for_others_is_refused(target: Target, by_row: boo
 @pytest.mark.shows("known wrong: table that the target lacks")
 @by_row
 def test_a_table_that_the_target_lacks_is_a_finding_and_the_stream_goes_on(target: Target, by_row: bool) -> None:
+    sink = target.life(by_row=by_row, on_finding="stop")
+    with pytest.raises(FindingError, match=r"`d`.`t`.*2 rows expected, 0 found.*no such table.*spark.on-finding = record"):
+        target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8}))
+    assert sink.commit_ts == BEGIN
     sink = target.life(by_row=by_row, on_finding="record")
     done = target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8}))
     (found,) = done.findings
     assert (found.kind, found.table, found.wanted, found.found, done.rows) == (FindingKind.ROWS, "`d`.`t`", 2, 0, 0)
     assert "no such table" in found.words and sink.commit_ts == BEGIN + 10
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, e ENUM('x','y','z'), w INT)")
+    target.make()
     assert target.write((None, {1: 3, 2: 30, 3: 1, 4: 8})).findings == ()
     target.session.execute("DROP DATABASE d")
     assert [f.wanted for f in target.write((None, {1: 4, 2: 40, 3: 1, 4: 8})).findings] == [1]
     assert sink.commit_ts == BEGIN + 30
 
 
-@by_row
-def test_it_stops_where_findings_stop(target: Target, by_row: bool) -> None:
-    sink = target.life(by_row=by_row, on_finding="stop")
-    with pytest.raises(FindingError, match=r"`d`.`t`.*2 rows expected, 0 found.*no such table.*spark.on-finding = record"):
-        target.write(NEW, (None, {1: 2, 2: 20, 3: 1, 4: 8}))
-    assert sink.commit_ts == BEGIN
-
-
 def test_a_trigger_that_names_a_missing_table_is_not_a_missing_table(target: Target) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, e ENUM('x','y','z'), w INT)")
-    target.session.execute("CREATE TRIGGER d.bad BEFORE INSERT ON d.t FOR EACH ROW INSERT INTO d.nothing VALUES (1)")
+    target.make(WHOLE, "CREATE TRIGGER d.bad BEFORE INSERT ON d.t FOR EACH ROW INSERT INTO d.nothing VALUES (1)")
     sink = target.life(on_finding="record")
     with pytest.raises(ApplyError, match="nothing"):
         target.write(NEW)
@@ -517,7 +460,7 @@ def test_a_trigger_that_names_a_missing_table_is_not_a_missing_table(target: Tar
 @pytest.mark.shows("syncer.sync-ddl")
 @by_row
 def test_rows_go_on_by_the_targets_own_tables_where_ddls_are_not_synced(target: Target, by_row: bool) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'))")
+    target.make(WHOLE.removesuffix(", w INT"))
     sink = target.life(by_row=by_row, version=2, sync_ddl=False)
     target.write((None, {1: 1, 2: 10, 3: 1}))
     target.ddl(3)
@@ -554,7 +497,7 @@ def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
     from pyspark_tidb_binlog.sinks.mysql import target_connection as connections
 
     monkeypatch.setattr(connections, "_told", set())
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
+    target.make()
     with caplog.at_level(logging.WARNING):
         sink = target.life(by_row=by_row, sql_mode=mode, on_finding="stop")
         assert target.write((None, {1: 1, 2: 1000, 3: 0, 4: 7})).findings == ()
@@ -569,9 +512,7 @@ def test_an_enum_0_gets_through_a_strict_sql_mode_which_ddls_obey(
 
 @pytest.mark.parametrize("point", ["between-phases", "before-downstream-commit", "after-downstream-commit"])
 def test_killed_while_rows_swap_keys(target: Target, point: str) -> None:
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT)")
-    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x', 0), (2, 20, 'x', 0)")
-    target.session.commit()
+    target.make(WHOLE, "INSERT INTO d.t VALUES (1, 10, 'x', 0), (2, 20, 'x', 0)")
     target.life(on_finding="stop")
     swap: list[Change] = [({1: 1, 2: 10, 3: 1, 4: 0}, {1: 1, 2: None, 3: 1, 4: 0}), ({1: 2, 2: 20, 3: 1, 4: 0}, {1: 2, 2: 10, 3: 1, 4: 0})]
     swap.append(({1: 1, 2: None, 3: 1, 4: 0}, {1: 1, 2: 20, 3: 1, 4: 0}))
@@ -585,13 +526,12 @@ def test_killed_while_rows_swap_keys(target: Target, point: str) -> None:
 
 def test_a_connection_that_is_killed_amid_updates_of_keys(target: Target) -> None:
     """The transaction is done again on another connection."""
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v INT UNIQUE, e ENUM('x','y','z'), w INT, own VARCHAR(9) DEFAULT 'none')")
-    target.session.execute("CREATE TABLE d.once (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE = MyISAM")
-    target.session.execute("INSERT INTO d.t VALUES (1, 10, 'x', 0, 'one'), (2, 20, 'x', 0, 'two')")
-    target.session.commit()
-    target.session.execute(
+    target.make(
+        f"{WHOLE}, own VARCHAR(9) DEFAULT 'none'",
+        "CREATE TABLE d.once (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE = MyISAM",
+        "INSERT INTO d.t VALUES (1, 10, 'x', 0, 'one'), (2, 20, 'x', 0, 'two')",
         "CREATE TRIGGER d.dies AFTER UPDATE ON d.t FOR EACH ROW BEGIN IF NEW.id = 2 THEN INSERT INTO d.once VALUES (); "
-        "IF (SELECT COUNT(*) FROM d.once) = 1 THEN KILL CONNECTION_ID(); END IF; END IF; END"
+        "IF (SELECT COUNT(*) FROM d.once) = 1 THEN KILL CONNECTION_ID(); END IF; END IF; END",
     )
     sink = target.life(by_row=True, on_finding="stop")
     done = target.write(({1: 1, 2: 10, 3: 1, 4: 0}, {1: 1, 2: 11, 3: 1, 4: 0}), ({1: 2, 2: 20, 3: 1, 4: 0}, {1: 2, 2: 21, 3: 1, 4: 0}))
@@ -602,7 +542,7 @@ def test_a_connection_that_is_killed_amid_updates_of_keys(target: Target) -> Non
 @pytest.mark.parametrize("settings", [{"sync_mode": 2}, {"sync_ddl": False}])
 def test_in_safe_mode_a_column_that_the_target_lacks_does_not_say_that_its_rows_are_there(target: Target, settings: dict[str, Any]) -> None:
     """Although a later DDL of the table is known, which another Drainer might have executed."""
-    target.session.execute("CREATE TABLE d.t (id INT PRIMARY KEY, e ENUM('x','y','z'))")
+    target.make("id INT PRIMARY KEY, e ENUM('x','y','z')")
     sink = target.life(version=2, **settings)
     sink._safe.begin(SafeBounds(BEGIN, BEGIN + 1000), "a crash")
     target.write((None, {1: 1, 2: 10, 3: 2}))

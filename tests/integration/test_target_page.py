@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql import rights, target_connection
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.ddl_target import dying
-from tests.support.emulated_stream import EmulatedStream
+from tests.support.emulated_stream import MODES, EmulatedStream
 from tests.support.private_mysql import MYSQLD
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
@@ -26,12 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 PAGE = (Path(__file__).parents[2] / "docs" / "target.md").read_text()
 ORDERS = Table("orders", (Column("id", "bigint"), Column("what", "varchar(20)"), Column("qty", "int")), ("id",))
 LOG = Table("log", (Column("line", "varchar(40)"),), ())
-WAYS: tuple[dict[str, Any], ...] = (
-    {},
-    {"atomic_rows": 1, "parts": 2},
-    {"net_change": False, "worker_count": 2, "txn_batch": 2},
-    {"safe_mode": True},
-)
+WAYS: tuple[dict[str, Any], ...] = (*MODES.values(), {"safe_mode": True})
 """How rows are applied, each in a life of its own."""
 
 
@@ -83,9 +78,7 @@ class Shop(EmulatedStream):
     def __init__(self, spark: SparkSession, dba: Dba, config: DrainerConfig) -> None:
         super().__init__(spark, config)
         self._dba = dba
-        self.upstream.ddl.create_database("shop")
-        self.upstream.ddl.create_table("shop", ORDERS)
-        self.upstream.ddl.create_table("shop", LOG)
+        self.create("shop", ORDERS, LOG)
         self._next = 0
 
     def order(self, rows: int = 3) -> None:

@@ -11,7 +11,6 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, Draine
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.binlogfile import BinlogWriter
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
@@ -26,7 +25,7 @@ from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
 from pyspark_tidb_binlog.sinks.translate.translation import Translation
-from tests.support.plan_samples import VERSION
+from tests.support.plan_samples import VERSION, named, row_event
 from tests.support.row_worlds import Row, clustered, keyless
 
 CLUSTER = 1
@@ -38,16 +37,8 @@ Event = dict[str, Any]
 
 def inserted(commit_ts: int, table: str, row: Row, seq: int = 0) -> Event:
     """A row event; the row's first value is its row id."""
-    world = WORLDS[table]
-    event = world.event((Op.INSERT, int(row[0]), None, row))
-    return {
-        "commit_ts": commit_ts,
-        "seq": seq,
-        "op": int(Op.INSERT),
-        "table_id": world.at.table_id,
-        "schema_version": VERSION,
-        "row": event,
-    }
+    at = WORLDS[table].at
+    return row_event(at, commit_ts, seq, None, named(at, row), int(row[0]), int(VERSION))
 
 
 def table_of(events: Sequence[Event]) -> pa.Table:

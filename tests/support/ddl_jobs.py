@@ -1,6 +1,7 @@
 """Small DDL histories for tests, written the way ``/ddl/history`` writes them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
@@ -90,7 +91,16 @@ def history(*jobs: dict[str, Any]) -> SchemaHistory:
     return SchemaHistory.of(JobReader().read(jobs))
 
 
-def steps_of(h: SchemaHistory, texts: dict[int, str]) -> list[DdlStep]:
+def told(*ddls: tuple[Any, ...], **last: Any) -> SchemaHistory:
+    """The history of the database ``d``: kind, table behind it, text, and what else there is of each job, from job 2 on; ``last``: of the last."""
+    jobs = [
+        job(n, kind, info, query=text, **(more[0] if more else {}), **(last if n == len(ddls) + 1 else {}))
+        for n, (kind, info, text, *more) in enumerate(ddls, 2)
+    ]
+    return history(database(1), *jobs)
+
+
+def steps_of(h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({})) -> list[DdlStep]:
     """The steps of all DDLs of ``h``, each at ten times its job's id; ``texts``: TiDB's rewritten text where it is not the job's own."""
     events = [DdlEvent(j.id * 10, j.id, texts.get(j.id, j.query), 5) for j in h.ordered]
     return [s for s in plan_steps((0, 10_000), events, (), h, AppliedJobs(0)) if isinstance(s, DdlStep)]

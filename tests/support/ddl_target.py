@@ -60,6 +60,23 @@ def apply(session: Session, step: DdlStep, h: SchemaHistory, config: ApplyConfig
     return apply_ddl(session, step, h, config, held(session, schema=config.checkpoint_schema), lambda _: None)
 
 
+def committed(session: Session, *statements: str) -> None:
+    """What a person or another program executes."""
+    for sql in statements:
+        session.execute(sql)
+    session.commit()
+
+
+def shown(session: Session, name: str = "d.t") -> str:
+    """The statement that makes a table, as the server shows it."""
+    return str(session.query(f"SHOW CREATE TABLE {name}")[0][1])
+
+
+def forget(session: Session) -> None:
+    """Another stream's start: nothing is there, and nothing is recorded."""
+    committed(session, "DROP DATABASE d", f"DELETE FROM {MARKS}.spark_ddl")
+
+
 def losses(session: Session, config: ApplyConfig = CONFIG, cluster_id: int = 1) -> list[str]:
     """Everything that this cluster's DDLs had to leave out so far."""
     rows = session.query(
@@ -98,11 +115,11 @@ def dying(point: str) -> Iterator[None]:
         yield
 
 
-def die(session: Session, step: DdlStep, h: SchemaHistory, point: str) -> None:
+def die(session: Session, step: DdlStep, h: SchemaHistory, point: str, config: ApplyConfig = CONFIG) -> None:
     """Apply one step, and die at the fault point; nothing where the point has no name."""
     if point:
         with dying(point):
-            apply(session, step, h)
+            apply(session, step, h, config)
         session.rollback()
 
 
@@ -111,11 +128,11 @@ def apply_all(session: Session, steps: Iterable[DdlStep], h: SchemaHistory, conf
     return [apply(session, step, h, config) for step in steps]
 
 
-def prepared(session: Session, h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({}), *by_hand: str) -> DdlStep:
+def prepared(
+    session: Session, h: SchemaHistory, texts: Mapping[int, str] = MappingProxyType({}), *by_hand: str, config: ApplyConfig = CONFIG
+) -> DdlStep:
     """Apply every DDL of the history but the last one, and then what a person executes; the last step."""
-    *others, last = steps_of(h, dict(texts))
-    apply_all(session, others, h)
-    for sql in by_hand:
-        session.execute(sql)
-    session.commit()
+    *others, last = steps_of(h, texts)
+    apply_all(session, others, h, config)
+    committed(session, *by_hand)
     return last

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Table
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
@@ -19,6 +20,13 @@ from pyspark_tidb_binlog.sinks.apply import BatchApplier
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 from pyspark_tidb_binlog.sinks.sink import Sink, UnfinishedSpan
 from tests.support.fakes.written import Written
+
+MODES: dict[str, dict[str, Any]] = {
+    "driver": {},
+    "parts": {"atomic_rows": 1, "parts": 2},
+    "rows": {"net_change": False, "worker_count": 2, "txn_batch": 2},
+}
+"""Settings with which few rows are applied in each of the ways."""
 
 
 class ToldHistory:
@@ -74,6 +82,12 @@ class EmulatedStream:
         if self._life is not None:
             self._life[0].close()
         self._life, self._config = None, config or self._config
+
+    def create(self, database: str, *tables: Table) -> None:
+        """A database upstream, with its tables."""
+        self.upstream.ddl.create_database(database)
+        for table in tables:
+            self.upstream.ddl.create_table(database, table)
 
     def change(self, work: Callable[[Any], object]) -> int:
         """One transaction; its commit_ts."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
@@ -18,9 +16,10 @@ from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, Ddl
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.mirrors import TableLoads
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from tests.support.ddl_jobs import INT
+from tests.support.ddl_jobs import INT, database, job
 from tests.support.eventually import eventually
 from tests.support.mirror_rows import by_delta, published
+from tests.support.plan_samples import row_event
 
 KEY = {**INT, "Flag": 4099}
 """The type of an integer primary key."""
@@ -39,11 +38,20 @@ class LakeScene:
         self._seq: Counter[int] = Counter()
         self._applied = AppliedJobs(0)
 
-    def ddl(self, ts: int, job: dict[str, Any]) -> None:
+    @classmethod
+    def of(cls, *tables: dict[str, Any], start: int = 1, selection: Selection = _ALL) -> "LakeScene":
+        """The database ``d`` is made at 10, and these tables from 20 on, by the jobs 2, 3, …"""
+        scene = cls(start, selection)
+        scene.ddl(10, database(1))
+        for number, made in enumerate(tables):
+            scene.ddl(20 + number, job(2 + number, 3, made))
+        return scene
+
+    def ddl(self, ts: int, made: dict[str, Any]) -> None:
         """A job of ``tests.support.ddl_jobs``."""
-        job["binlog"]["FinishedTS"] = ts
-        self._jobs.append(job)
-        self._ddls.append(DdlEvent(ts, job["id"], job["query"], 5))
+        made["binlog"]["FinishedTS"] = ts
+        self._jobs.append(made)
+        self._ddls.append(DdlEvent(ts, made["id"], made["query"], 5))
 
     def row(self, ts: int, table_id: int, version: int, before: Row | None, after: Row | None) -> None:
         """A change of a row, written at a schema version."""
@@ -51,15 +59,7 @@ class LakeScene:
         assert at is not None
         ids = {c.name: c.id for c in at.info.columns}
         old, new = ({ids[name]: value for name, value in row.items()} if row is not None else None for row in (before, after))
-        if old is None:
-            assert new is not None
-            op, data = Op.INSERT, encode_insert(at.info, new, None)
-        elif new is None:
-            op, data = Op.DELETE, encode_delete(at.info, old, None)
-        else:
-            op, data = Op.UPDATE, encode_update(at.info, old, new, None)
-        place = {"commit_ts": ts, "seq": self._seq[ts], "table_id": table_id, "schema_version": version, "start_ts": ts - 1}
-        self._rows.append({**place, "op": int(op), "row": data})
+        self._rows.append(row_event(at, ts, self._seq[ts], old, new, version=version))
         self._seq[ts] += 1
 
     @property
@@ -95,20 +95,22 @@ class LakeScene:
             self.play(sink, end)
             eventually(lambda: followed_ts(sink) == sink.commit_ts)
 
-    def run(self, lake: Path, *ends: int) -> None:
-        """A life of a writer."""
+    def run(self, lake: Path, *ends: int) -> Path:
+        """A life of a writer; the lake."""
         sink = self.sink(lake)
         try:
             self.play(sink, *ends)
         finally:
             sink.close()
+        return lake
 
-    def moments(self, lake: Path, *ends: int) -> None:
-        """A life of a writer, with a moment at each of ``ends``, at which there are changes but at the last one."""
+    def moments(self, lake: Path, *ends: int) -> Path:
+        """Likewise, with a moment at each of ``ends``, at which there are changes but at the last one."""
         sink = self.sink(lake)
         self.follow(sink, *ends[:-1])
         self.play(sink, ends[-1])
         sink.close()
+        return lake
 
 
 def followed_ts(sink: LakeSink) -> int:

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
-from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
@@ -20,8 +21,12 @@ from pyspark_tidb_binlog.schemas.tableinfo import (
     PartitionDef,
     TableInfo,
 )
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, pack, with_keys
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits, SpanPlan, planned
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLE_ID = 77
 VERSION = SchemaVersion(40)
@@ -75,6 +80,29 @@ def named(at: TableAt, values: Sequence[Any]) -> Row:
     return {c.id: v for c, v in zip(at.info.columns, values, strict=True)}
 
 
+def row_event(
+    at: TableAt | None, commit_ts: int, seq: int, old: Row | None, new: Row | None, rowid: int | None = None, version: int = 0
+) -> dict[str, Any]:
+    """A ``ROW_EVENT`` row of images by column id; ``rowid``: of a table without a clustered key; ``version``: 0 is that of the table."""
+    assert at is not None
+    if old is None:
+        assert new is not None
+        op, row = Op.INSERT, encode_insert(at.info, new, rowid)
+    elif new is None:
+        op, row = Op.DELETE, encode_delete(at.info, old, rowid)
+    else:
+        op, row = Op.UPDATE, encode_update(at.info, old, new, rowid)
+    numbers = {"commit_ts": commit_ts, "start_ts": commit_ts - 1, "seq": seq, "op": int(op)}
+    return {**numbers, "table_id": at.table_id, "schema_version": version or int(at.version), "row": row}
+
+
+def in_spark(spark: "SparkSession", rows: pa.Table, history: SchemaHistory, parts: int) -> KeyedEvents:
+    """The rows as a batch in parts has them."""
+    keyed = with_keys(rows, history, parts)
+    blocks = [b for part in range(parts) for b in pack(BlockKind.ROWS, part, keyed.filter(pc.equal(keyed.column("part"), part)))]
+    return KeyedEvents(spark.createDataFrame(pa.Table.from_batches(blocks)).repartitionById(parts, "part"), parts)
+
+
 class Events:
     """Row events of one table, one transaction per call unless ``same`` is asked for."""
 
@@ -85,21 +113,21 @@ class Events:
         self._rows: list[dict[str, Any]] = []
 
     def insert(self, *values: Any, rowid: int | None = None, same: bool = False) -> "Events":
-        return self._add(Op.INSERT, encode_insert(self._at.info, named(self._at, values), rowid), same)
+        return self._add(None, values, rowid, same)
 
     def update(self, old: Sequence[Any], new: Sequence[Any], rowid: int | None = None, same: bool = False) -> "Events":
-        return self._add(Op.UPDATE, encode_update(self._at.info, named(self._at, old), named(self._at, new), rowid), same)
+        return self._add(old, new, rowid, same)
 
     def delete(self, *values: Any, rowid: int | None = None, same: bool = False) -> "Events":
-        return self._add(Op.DELETE, encode_delete(self._at.info, named(self._at, values), rowid), same)
+        return self._add(values, None, rowid, same)
 
     def table(self) -> pa.Table:
         return pa.Table.from_pylist(self._rows, schema=ROW_EVENT)
 
-    def _add(self, op: Op, row: bytes, same: bool) -> "Events":
+    def _add(self, old: Sequence[Any] | None, new: Sequence[Any] | None, rowid: int | None, same: bool) -> "Events":
         self._ts, self._seq = (self._ts, self._seq + 1) if same else (self._ts + 1, 0)
-        event = {"commit_ts": self._ts, "seq": self._seq, "op": int(op), "table_id": TABLE_ID, "schema_version": VERSION, "row": row}
-        self._rows.append(event)
+        before, after = (None if values is None else named(self._at, values) for values in (old, new))
+        self._rows.append(row_event(self._at, self._ts, self._seq, before, after, rowid, int(VERSION)))
         return self
 
 

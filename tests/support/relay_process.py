@@ -1,17 +1,13 @@
 """A process that applies a random history row by row behind a relay log, to be killed; or that recovers from the log without the upstream."""
 
-import multiprocessing
-import os
 import resource
 import signal
-import tempfile
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConfig, TargetConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, RelayConfig, TargetConfig
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
@@ -23,7 +19,7 @@ from pyspark_tidb_binlog.sinks.replay.file_replay import Replayed
 from pyspark_tidb_binlog.sinks.replay.relay_replay import RelayReplay
 from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_zone
 from pyspark_tidb_binlog.sinks.translate.secondary_binlogs import SecondaryBinlogs
-from tests.support.row_sink_process import BEGIN, SCHEMA, Ended, made
+from tests.support.row_sink_process import BEGIN, made, settings_of
 
 CLUSTER = 1
 STREAM = RelayStream(CLUSTER, "")
@@ -46,29 +42,17 @@ class RelayTask:
 
     def config(self) -> DrainerConfig:
         given = {k: v for k, v in self.settings.items() if k not in ("max_file_bytes", "file_limit", "recovers")}
-        fixed: dict[str, Any] = {
-            "checkpoint_schema": SCHEMA,
-            "lease_timeout": 5.0,
-            "on_finding": "stop",
-            "log_row_data": True,
-            "net_change": False,
-        }
-        apply = ApplyConfig(**(fixed | given))
-        return DrainerConfig(target=self.target, apply=apply, relay=RelayConfig(self.log_dir))
+        return DrainerConfig(target=self.target, apply=settings_of(given), relay=RelayConfig(self.log_dir))
 
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
-
-
-def relayed_process(task: RelayTask, env: Mapping[str, str]) -> Ended:
-    """Run one to its end; ``env``: in addition to the environment."""
-    with tempfile.NamedTemporaryFile() as said:
-        process = _FORKS.Process(target=_main, args=(task, dict(env), said.name))
-        process.start()
-        process.join()
-        assert process.exitcode is not None
-        return Ended(process.exitcode, Path(said.name).read_text())
+    def live(self) -> None:
+        if limit := self.settings.get("file_limit"):
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        if count := self.settings.get("recovers"):
+            relay_replay._OPERATIONS = count
+            recover(self)
+        else:
+            stream_until(self)
 
 
 def recover(task: RelayTask, pause: Callable[[float], None] = lambda seconds: None) -> Replayed | None:
@@ -96,20 +80,3 @@ def stream_until(task: RelayTask) -> None:
                 sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
     finally:
         sink.close()
-
-
-def _main(task: RelayTask, env: dict[str, str], said: str) -> None:
-    os.environ.update(env)
-    os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
-    if limit := task.settings.get("file_limit"):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        if count := task.settings.get("recovers"):
-            relay_replay._OPERATIONS = count
-            recover(task)
-        else:
-            stream_until(task)
-    except BaseException:
-        traceback.print_exc()
-        raise SystemExit(1) from None

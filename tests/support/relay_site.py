@@ -12,9 +12,9 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from tests.support.arena import Arena, Cut
-from tests.support.bank_states import Balances, bank_changes, states_at
+from tests.support.bank_states import bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import balances_of, run_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,13 +80,4 @@ class RelaySite:
     def assert_snapshot(self, commit_ts: int) -> None:
         """The target holds what the upstream held at ``commit_ts``."""
         (wanted,) = (dict(state) for state in states_at(self._changes, [commit_ts]))
-        assert self._balances() == wanted
-
-    def _balances(self) -> Balances:
-        return {
-            (table, row_id): balance
-            for table, row_id, balance in run_sql(
-                self.arena.target,
-                "SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings",
-            )
-        }
+        assert balances_of(self.arena.target) == wanted

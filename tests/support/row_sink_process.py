@@ -8,19 +8,22 @@ import multiprocessing
 import os
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock
 from pyspark_tidb_binlog.sinks.mysql.mysql_sink import MySQLSink
 from tests.support.row_worlds import RowHistory, RowWorld, clustered, half_keyed, keyless, two_keys
+from tests.support.target_rows import run_sql
 
 SCHEMA = "row_marks"
 BEGIN = 1000
@@ -41,6 +44,46 @@ def made(seed: str, batches: list[int]) -> tuple[RowHistory, pa.Table, list[int]
     return history, pa.concat_tables(found), ends
 
 
+class RowPlace:
+    """The database ``d`` of one test, with tables of ``worlds``."""
+
+    def __init__(self, server: PrivateMariaDB) -> None:
+        self.server = server
+
+    def query(self, sql: str) -> list[Any]:
+        return run_sql(self.server, sql)
+
+    def create(self, *worlds: RowWorld) -> None:
+        for world in worlds:
+            self.query(world.create.replace("CREATE TABLE ", "CREATE TABLE d.", 1))
+
+    def rows(self, *worlds: RowWorld) -> dict[str, list[str]]:
+        return {w.at.name: sorted(repr(tuple(r)) for r in self.query(f"SELECT * FROM d.{w.at.name}")) for w in worlds}
+
+    def checkpoint(self) -> str:
+        ((value,),) = self.query(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
+        return str(value)
+
+
+@contextmanager
+def empty_place(server: PrivateMariaDB) -> Iterator[PrivateMariaDB]:
+    """With an empty database ``d``, which is gone afterwards."""
+    run_sql(server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    yield server
+    run_sql(server, "DROP DATABASE IF EXISTS d", f"DROP DATABASE IF EXISTS {SCHEMA}")
+
+
+def settings_of(given: Mapping[str, Any]) -> ApplyConfig:
+    fixed: dict[str, Any] = {
+        "checkpoint_schema": SCHEMA,
+        "lease_timeout": 5.0,
+        "on_finding": "stop",
+        "log_row_data": True,
+        "net_change": False,
+    }
+    return ApplyConfig(**(fixed | dict(given)))
+
+
 @dataclass(frozen=True)
 class Task:
     """What such a process does."""
@@ -54,6 +97,16 @@ class Task:
     """By which commit_ts it is applied; None = as it was made."""
     settings: dict[str, Any]
     """Of the sink: fields of ``ApplyConfig``."""
+
+    def live(self) -> None:
+        history, events, ends = made(self.seed, self.batches)
+        sink = MySQLSink(DrainerConfig(target=self.target, apply=settings_of(self.settings)), 1)
+        sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
+        for upto_ts in self.cuts or ends:
+            if upto_ts > sink.commit_ts:
+                rows = rows_between(events, sink.commit_ts, upto_ts)
+                sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
+        sink.close()
 
 
 @dataclass(frozen=True)
@@ -69,7 +122,13 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__])
 
 
-def run(task: Task, env: Mapping[str, str]) -> Ended:
+class Lives(Protocol):
+    """What a process is forked for; it is sent there."""
+
+    def live(self) -> None: ...
+
+
+def run(task: Lives, env: Mapping[str, str]) -> Ended:
     """Run one to its end; ``env``: in addition to the environment."""
     with tempfile.NamedTemporaryFile() as said:
         process = _FORKS.Process(target=_main, args=(task, dict(env), said.name))
@@ -79,16 +138,7 @@ def run(task: Task, env: Mapping[str, str]) -> Ended:
         return Ended(process.exitcode, Path(said.name).read_text())
 
 
-def _main(task: Task, env: dict[str, str], said: str) -> None:
+def _main(task: Lives, env: dict[str, str], said: str) -> None:
     os.environ.update(env)
     os.dup2(os.open(said, os.O_WRONLY | os.O_APPEND), 2)
-    history, events, ends = made(task.seed, task.batches)
-    given: dict[str, Any] = {"net_change": False} | task.settings
-    apply = ApplyConfig(checkpoint_schema=SCHEMA, lease_timeout=5.0, on_finding="stop", log_row_data=True, **given)
-    sink = MySQLSink(DrainerConfig(target=task.target, apply=apply), 1)
-    sink.open(lambda target, commit_ts: BEGIN if commit_ts is None else commit_ts, SchemaHistory)
-    for upto_ts in task.cuts or ends:
-        if upto_ts > sink.commit_ts:
-            rows = rows_between(events, sink.commit_ts, upto_ts)
-            sink.apply(rows, history.step(sink.commit_ts, rows, upto_ts), StageClock())
-    sink.close()
+    task.live()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.ddl_jobs import column, database, job, partitions, table
+from tests.support.ddl_jobs import column, job, partitions, table
 from tests.support.lake_scene import KEY, LakeScene
 
 ID, PRICE = column(1, "id", KEY), column(3, "price")
@@ -11,7 +11,6 @@ ID, PRICE = column(1, "id", KEY), column(3, "price")
 
 def taken_rows(lake: Path) -> None:
     """Rows go with a partition that a table has exchanged with another one before, and with two TRUNCATEs."""
-    scene = LakeScene()
 
     def parent(*parts: tuple[int, str]) -> dict[str, Any]:
         return table(20, "parent", [ID, PRICE], partition=partitions(*parts))
@@ -19,10 +18,7 @@ def taken_rows(lake: Path) -> None:
     def price(key: int, price: int) -> dict[str, int]:
         return {"id": key, "price": price}
 
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "plain", [ID, PRICE])))
-    scene.ddl(21, job(3, 3, parent((21, "p0"), (22, "p1"))))
-    scene.ddl(22, job(4, 3, table(30, "log", [ID])))
+    scene = LakeScene.of(table(10, "plain", [ID, PRICE]), parent((21, "p0"), (22, "p1")), table(30, "log", [ID]))
     for key in (1, 2, 150):
         scene.row(30, 20, 3, None, price(key, 10))
     for key in (5, 6, 7):

@@ -11,13 +11,13 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, Scheduled, schedule
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
-from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
+from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.arena import Arena, Cut, numbered
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.keyless_case import keyless_case
-from tests.support.target_rows import run_sql
+from tests.support.target_rows import balances_of
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -65,61 +65,38 @@ def assert_balances(arena: Arena) -> None:
     """Both tables of ``bank`` are as recorded at the arena's end, and the total is kept."""
     case = arena.case
     (wanted,) = states_at(bank_changes(case, load_case("bank").history), [case.end_ts])
-    found = {
-        (table, row_id): balance
-        for table, row_id, balance in run_sql(
-            arena.target, "SELECT 'checking', id, balance FROM g_bank.checking UNION ALL SELECT 'savings', id, balance FROM g_bank.savings"
-        )
-    }
+    found = balances_of(arena.target)
     assert found == wanted
     assert sum(found.values()) == TOTAL
 
 
-@pytest.fixture
-def keyless(tmp_path: Path) -> RecordedCase:
-    """The stream of inserts into a table without a key."""
-    return keyless_case(tmp_path / "case")
-
-
-def points_of(delivery: str, *more: str) -> tuple[str, ...]:
+def points_of(delivery: str) -> tuple[str, ...]:
     """The points that a stream of rows passes in this delivery."""
-    return ATOMIC + (PAIRING if delivery == "raw" else ()) + more
+    return ATOMIC + (PAIRING if delivery == "raw" else ())
+
+
+STORIES: dict[str, tuple[str, Cut, tuple[str, ...], tuple[int, ...]]] = {
+    "keyless": ("keyless", FEW, ATOMIC, (3, 5, 8)),
+    "keyless in parts": (
+        "keyless",
+        Cut(step_bytes=300, max_bytes=2500, atomic_rows=2),
+        ("before-deletes", "between-phases", "before-part-write-commit", "after-part-write", "before-downstream-commit"),
+        (1, 3, 5),
+    ),
+    "keys": ("keys", FEW, ATOMIC, (2, 4, 6)),
+    "keys in parts": ("keys", Cut(step_bytes=300, max_bytes=2500, atomic_rows=1), PARTS, (1, 2, 4)),
+}
 
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
-def test_rows_without_a_key(keyless: RecordedCase, delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    with Arena(keyless, fresh_mariadb, tmp_path / "arena", delivery, FEW) as arena:
-        torture(arena, points_of(delivery), (3, 5, 8))
+@pytest.mark.parametrize("story", STORIES)
+def test_rows(story: str, delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
+    name, cut, points, passes = STORIES[story]
+    case = keyless_case(tmp_path / "case") if name == "keyless" else load(GOLDEN / name)
+    with Arena(case, fresh_mariadb, tmp_path / "arena", delivery, cut) as arena:
+        torture(arena, points_of(delivery) if points is ATOMIC else points, passes)
         arena.assert_equal()
-        assert arena.most_transactions() <= 5
-
-
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
-def test_rows_without_a_key_in_parts(keyless: RecordedCase, delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=2)
-    with Arena(keyless, fresh_mariadb, tmp_path / "arena", delivery, cut) as arena:
-        torture(
-            arena,
-            ("before-deletes", "between-phases", "before-part-write-commit", "after-part-write", "before-downstream-commit"),
-            (1, 3, 5),
-        )
-        arena.assert_equal()
-
-
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
-def test_keys_in_parts(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    cut = Cut(step_bytes=300, max_bytes=2500, atomic_rows=1)
-    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, cut) as arena:
-        torture(arena, PARTS, (1, 2, 4))
-        arena.assert_equal()
-
-
-@pytest.mark.parametrize("delivery", ["sorted", "raw"])
-def test_keys(delivery: str, fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / "keys"), fresh_mariadb, tmp_path, delivery, FEW) as arena:
-        torture(arena, points_of(delivery), (2, 4, 6))
-        arena.assert_equal()
-        assert arena.most_transactions() <= 5
+        assert cut is not FEW or arena.most_transactions() <= 5
 
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])

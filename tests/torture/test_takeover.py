@@ -33,16 +33,3 @@ def test_a_stopped_drainer_is_succeeded_and_does_nothing_more(way: str, fresh_ma
             assert first.wait() == EXIT_FAILED, first.output()
             assert "so this Drainer stops writing: drainer 'other'" in first.output()
         arena.assert_equal()
-
-
-def test_a_second_drainer_is_refused_while_the_first_lives(fresh_mariadb: PrivateMariaDB, tmp_path: Path) -> None:
-    with Arena(load(GOLDEN / "bank"), fresh_mariadb, tmp_path, "sorted", CUTS["atomic"]) as arena:
-        arena.write()
-        other = [LEASE, "--node-id=other", f"--checkpoint-dir={tmp_path / 'spark2'}", f"--delta-dir={tmp_path / 'delta2'}"]
-        endless = "--spark.ending-commit-ts=0"
-        with arena.drainer(flags=[LEASE, "--node-id=first", endless]) as first:
-            first.until(lambda: arena.moved(""))
-            with arena.drainer(flags=other) as second:
-                assert second.wait() == EXIT_FAILED, second.output()
-            assert "already has a running Drainer on this target: drainer 'first' on " in second.output()
-            assert first.running, first.output()

@@ -11,6 +11,9 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, OpKeys, keys_of
 from pyspark_tidb_binlog.sinks.engine.row_ops import operations_of
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, table, text
 
+U_KEY = index("u", ("u", -1))
+
+
 MOVES = [[3, 4], [5, 2], [3]]
 """update id 3->4, update id 2->5, delete id 3."""
 MIXED = [[1], [2], [1], [2], [2], [2]]
@@ -69,56 +72,62 @@ def collated(name: str, collate: str, flag: int = 0) -> ColumnInfo:
 
 
 def by_text(collate: str, length: int = -1) -> TableAt:
-    return table([column("id", flag=INT_PK), collated("u", collate)], [index("u", ("u", length))], handle="int")
+    return table([ID, collated("u", collate)], [index("u", ("u", length))], handle="int")
 
 
-def test_an_update_has_the_keys_of_both_rows() -> None:
-    at = table([column("id", flag=INT_PK), column("n")], handle="int")
-    events = Events(at).update((3, 0), (4, 0)).update((2, 0), (5, 0)).delete(3, 0).insert(5, 1).insert(6, 1)
-    assert shared(events, at) == [(0, 2), (1, 3)]
+ID = column("id", flag=INT_PK)
+ONLY_ID, PLAIN, U = table([ID], handle="int"), table([ID, column("n")], handle="int"), table([ID, column("u")], [U_KEY], handle="int")
+UV = table([ID, column("u"), column("v")], [U_KEY, index("v", ("v", -1), unique=False)], handle="int")
+TWO = table([column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common")
+KEYLESS, NULLABLE = table([column("a"), column("b")]), table([column("u"), column("b")], [U_KEY])
+NEEDED = table([column("u", flag=NOT_NULL), column("b")], [U_KEY])
+BYTES, PREFIX = table([ID, text("u", charset="binary")], [U_KEY], handle="int"), by_text("utf8mb4_bin", 2)
+GENERATED = table(
+    [ID, column("a"), dataclasses.replace(column("g"), generated_expr="a % 2")], [index("ag", ("a", -1), ("g", -1))], handle="int"
+)
+REAL = table([ID, column("u", ColumnType.DOUBLE, 0, 22, -1)], [U_KEY], handle="int")
+LEAVING = dataclasses.replace(NULLABLE, leaving=frozenset({1}))
+GONE = Events(NULLABLE).insert(1, 2, rowid=1).delete(None, 2, rowid=2).insert(3, 2, rowid=3)
+BEFORE = Events(ONLY_ID).delete(1).delete(2)
+SHARED: dict[str, tuple[TableAt, Events, list[tuple[int, int]]]] = {
+    "an update has the keys of both rows": (
+        PLAIN, Events(PLAIN).update((3, 0), (4, 0)).update((2, 0), (5, 0)).delete(3, 0).insert(5, 1).insert(6, 1), [(0, 2), (1, 3)]
+    ),
+    "every unique key counts and no other": (
+        UV, Events(UV).insert(1, 10, 7).insert(2, 20, 7).update((3, 30, 7), (3, 10, 7)).delete(4, 20, 7), [(0, 2), (1, 3)]
+    ),
+    "equal values of two keys are two keys": (U, Events(U).insert(1, 2).insert(2, 3), []),
+    "a composite key is compared as a whole": (TWO, Events(TWO).insert(1, 2).insert(1, 3).insert(2, 2).delete(1, 2), [(0, 3)]),
+    "NULL is in conflict with nothing": (U, Events(U).insert(1, None).insert(2, None).insert(3, 0).delete(4, 0), [(2, 3)]),
+    "rows without a key are one key": (KEYLESS, Events(KEYLESS).insert(1, 2, rowid=1).insert(3, 4, rowid=2), [(0, 1)]),
+    "only the rows with NULL of a nullable key are": (
+        NULLABLE,
+        Events(NULLABLE).insert(1, 2, rowid=1).insert(None, 4, rowid=2).insert(3, 4, rowid=3).update((3, 4), (None, 5), rowid=3).insert(3, 5, rowid=4),
+        [(1, 3), (2, 3), (2, 4), (3, 4)],
+    ),
+    "NOT NULL is what makes a key find every row": (NEEDED, Events(NEEDED).insert(1, 2, rowid=1).insert(2, 4, rowid=2), []),
+    "one value that cannot be compared leaves the column out for all": (
+        by_text("utf8mb4_general_ci"), Events(by_text("utf8mb4_general_ci")).insert(1, "a").insert(2, "b").delete(3, "é"), [(0, 1), (0, 2), (1, 2)]
+    ),
+    "bytes are compared exactly": (
+        BYTES, Events(BYTES).insert(1, b"a").insert(2, b"A").insert(3, b"a ").insert(4, b"\xff").delete(5, b"\xff"), [(3, 4)]
+    ),
+    "a prefix index is compared by the prefix": (PREFIX, Events(PREFIX).insert(1, "éab").insert(2, "éac").insert(3, "éb"), [(0, 1)]),
+    "minus zero is zero": (REAL, Events(REAL).insert(1, 0.0).insert(2, -0.0).insert(3, 1.0), [(0, 1)]),
+    "a generated column is left out of a key": (GENERATED, Events(GENERATED).insert(1, 5, 6).insert(2, 5, 7).insert(3, 6, 8), [(0, 1)]),
+    "rows of a table are apart": (ONLY_ID, BEFORE, []),
+    "a frozen table is one key": (dataclasses.replace(ONLY_ID, frozen=True), BEFORE, [(0, 1)]),
+    "a table whose images lack a column is one key": (dataclasses.replace(PLAIN, dropping=True), BEFORE, [(0, 1)]),
+    # It is found without that column, so that it may be taken for a row that has a key.
+    "while a column leaves, a row without a key is in conflict with all": (LEAVING, GONE, [(0, 1), (0, 2), (1, 2)]),
+    "and not before": (NULLABLE, GONE, []),
+}  # fmt: skip
 
 
-def test_every_unique_key_counts_and_no_other() -> None:
-    at = table(
-        [column("id", flag=INT_PK), column("u"), column("v")], [index("u", ("u", -1)), index("v", ("v", -1), unique=False)], handle="int"
-    )
-    events = Events(at).insert(1, 10, 7).insert(2, 20, 7).update((3, 30, 7), (3, 10, 7)).delete(4, 20, 7)
-    assert shared(events, at) == [(0, 2), (1, 3)]
-
-
-def test_equal_values_of_two_keys_are_two_keys() -> None:
-    at = table([column("id", flag=INT_PK), column("u")], [index("u", ("u", -1))], handle="int")
-    assert shared(Events(at).insert(1, 2).insert(2, 3), at) == []
-
-
-def test_a_composite_key_is_compared_as_a_whole() -> None:
-    at = table(
-        [column("a", flag=INT_PK), column("b", flag=INT_PK)], [index("PRIMARY", ("a", -1), ("b", -1), primary=True)], handle="common"
-    )
-    assert shared(Events(at).insert(1, 2).insert(1, 3).insert(2, 2).delete(1, 2), at) == [(0, 3)]
-
-
-def test_null_is_in_conflict_with_nothing() -> None:
-    at = table([column("id", flag=INT_PK), column("u")], [index("u", ("u", -1))], handle="int")
-    assert shared(Events(at).insert(1, None).insert(2, None).insert(3, 0).delete(4, 0), at) == [(2, 3)]
-
-
-def test_rows_without_a_key_are_one_key() -> None:
-    at = table([column("a"), column("b")])
-    assert shared(Events(at).insert(1, 2, rowid=1).insert(3, 4, rowid=2), at) == [(0, 1)]
-
-
-def test_only_the_rows_with_null_of_a_nullable_key_are() -> None:
-    at = table([column("u"), column("b")], [index("u", ("u", -1))])
-    events = (
-        Events(at)
-        .insert(1, 2, rowid=1)
-        .insert(None, 4, rowid=2)
-        .insert(3, 4, rowid=3)
-        .update((3, 4), (None, 5), rowid=3)
-        .insert(3, 5, rowid=4)
-    )
-    assert shared(events, at) == [(1, 3), (2, 3), (2, 4), (3, 4)]
+@pytest.mark.parametrize("case", SHARED)
+def test_which_operations_share_a_key(case: str) -> None:
+    at, events, wanted = SHARED[case]
+    assert shared(events, at) == wanted
 
 
 @pytest.mark.parametrize(
@@ -144,65 +153,9 @@ def test_text_is_never_finer_than_a_collation(collate: str, one: str, other: str
     assert shared(Events(at).insert(1, one).insert(2, other), at) == ([(0, 1)] if same else [])
 
 
-def test_one_value_that_cannot_be_compared_leaves_the_column_out_for_all() -> None:
-    at = by_text("utf8mb4_general_ci")
-    assert shared(Events(at).insert(1, "a").insert(2, "b").delete(3, "é"), at) == [(0, 1), (0, 2), (1, 2)]
-
-
-def test_bytes_are_compared_exactly() -> None:
-    at = table([column("id", flag=INT_PK), text("u", charset="binary")], [index("u", ("u", -1))], handle="int")
-    assert shared(Events(at).insert(1, b"a").insert(2, b"A").insert(3, b"a ").insert(4, b"\xff").delete(5, b"\xff"), at) == [(3, 4)]
-
-
-def test_a_prefix_index_is_compared_by_the_prefix() -> None:
-    at = by_text("utf8mb4_bin", 2)
-    assert shared(Events(at).insert(1, "éab").insert(2, "éac").insert(3, "éb"), at) == [(0, 1)]
-
-
-def test_minus_zero_is_zero() -> None:
-    at = table([column("id", flag=INT_PK), column("u", ColumnType.DOUBLE, 0, 22, -1)], [index("u", ("u", -1))], handle="int")
-    assert shared(Events(at).insert(1, 0.0).insert(2, -0.0).insert(3, 1.0), at) == [(0, 1)]
-
-
-def test_a_generated_column_is_left_out_of_a_key() -> None:
-    at = table([column("id", flag=INT_PK), column("a"), column("g")], [index("ag", ("a", -1), ("g", -1))], handle="int")
-    columns = tuple(dataclasses.replace(c, generated_expr="a % 2") if c.name == "g" else c for c in at.info.columns)
-    at = dataclasses.replace(at, info=dataclasses.replace(at.info, columns=columns))
-    assert shared(Events(at).insert(1, 5, 6).insert(2, 5, 7).insert(3, 6, 8), at) == [(0, 1)]
-
-
-def test_a_frozen_table_is_one_key() -> None:
-    at = table([column("id", flag=INT_PK)], handle="int")
-    frozen = dataclasses.replace(at, frozen=True)
-    assert shared(Events(at).insert(1).insert(2), at) == []
-    assert shared(Events(frozen).insert(1).insert(2), frozen) == [(0, 1)]
-
-
-def test_while_a_column_leaves_a_row_without_a_key_is_in_conflict_with_all() -> None:
-    """It is found without that column, so that it may be taken for a row that has a key."""
-    at = table([column("u"), column("b")], [index("u", ("u", -1))])
-    leaving = dataclasses.replace(at, leaving=frozenset({1}))
-    events = Events(at).insert(1, 2, rowid=1).delete(None, 2, rowid=2).insert(3, 2, rowid=3)
-    assert shared(events, at) == []
-    assert shared(events, leaving) == [(0, 1), (0, 2), (1, 2)]
-
-
-def test_a_table_whose_images_lack_a_column_is_one_key() -> None:
-    before = table([column("id", flag=INT_PK)], handle="int")
-    after = table([column("id", flag=INT_PK), column("added")], handle="int")
-    events = Events(before).delete(1).delete(2)
-    assert shared(events, before) == []
-    assert shared(events, dataclasses.replace(after, dropping=True)) == [(0, 1)]
-
-
 def test_tables_do_not_touch_each_other() -> None:
     one, other = table([column("id", flag=INT_PK)], handle="int"), table([column("id", flag=INT_PK)], handle="int", name="o")
     rows: Any = Events(one).insert(1).table().to_pylist() + [row | {"table_id": 78} for row in Events(other).delete(1).table().to_pylist()]
     events = Events(one).table().from_pylist(rows, schema=Events(one).table().schema)
     keys = keys_of(operations_of(events, {TABLE_ID: one, 78: dataclasses.replace(other, table_id=78)})).lists()
     assert not set(keys[0]) & set(keys[1])
-
-
-def test_not_null_is_what_makes_a_key_find_every_row() -> None:
-    at = table([column("u", flag=NOT_NULL), column("b")], [index("u", ("u", -1))])
-    assert shared(Events(at).insert(1, 2, rowid=1).insert(2, 4, rowid=2), at) == []

@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.choice import MarkTables, NeverKept, looped
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, table
+from tests.support.plan_samples import row_event
 
 COLUMNS = [column(1, "id", {**INT, "Flag": 4099}), column(2, "Channel_ID", INT), column(3, "val", INT)]
 HISTORY: SchemaHistory = history(
@@ -24,18 +23,8 @@ HISTORY: SchemaHistory = history(
 
 
 def event(commit_ts: int, version: int, old: tuple[int, int] | None, new: tuple[int, int] | None, table_id: int = 10) -> dict[str, Any]:
-    at = HISTORY.table_at(table_id, version)
-    assert at is not None
-    images = [dict(zip((1, 2, 3), (*image, 1), strict=True)) if image else None for image in (old, new)]
-    before, after = images
-    op, row = Op.UPDATE, b""
-    if before is None and after is not None:
-        op, row = Op.INSERT, encode_insert(at.info, after, after[1])
-    elif after is None and before is not None:
-        op, row = Op.DELETE, encode_delete(at.info, before)
-    elif before is not None and after is not None:
-        row = encode_update(at.info, before, after)
-    return {"commit_ts": commit_ts, "seq": 0, "op": int(op), "table_id": table_id, "schema_version": version, "row": row}
+    before, after = (dict(zip((1, 2, 3), (*image, 1), strict=True)) if image else None for image in (old, new))
+    return row_event(HISTORY.table_at(table_id, version), commit_ts, 0, before, after, version=version)
 
 
 def found(*events: dict[str, Any], channel: int = 7) -> set[int]:

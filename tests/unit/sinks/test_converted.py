@@ -18,7 +18,7 @@ JSON = {**INT, "Tp": 245}
 def told(was: dict[str, Any], now: dict[str, Any], flavour: Flavour = Flavour.MARIADB) -> tuple[str, ...]:
     before, after = (table(10, "t", [column(1, "id"), column(i, "c", kind)]) for i, kind in ((2, was), (3, now)))
     h = history(database(1), job(2, 3, before), job(3, 12, after))
-    return converted_otherwise(subject_of(steps_of(h, {})[2], h), flavour)
+    return converted_otherwise(subject_of(steps_of(h)[2], h), flavour)
 
 
 @pytest.mark.parametrize(

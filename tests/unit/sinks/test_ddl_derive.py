@@ -65,47 +65,29 @@ def test_a_tidb_gets_no_name_that_the_same_statement_brings(new: list[dict[str, 
         assert altered.statements(subject.old, ()) == []
 
 
-def test_add_and_drop_columns_where_they_belong() -> None:
-    old = table(10, "t", [ID, column(2, "a"), column(3, "b")])
-    new = table(10, "t", [column(4, "x", VARCHAR), ID, column(3, "b"), column(5, "y")])
-    assert derived(61, old, new) == [
-        f"ALTER TABLE `d`.`t` DROP COLUMN `a`, ADD COLUMN `x` VARCHAR(20) {CLAUSE} NULL FIRST, ADD COLUMN `y` INT NULL"
-    ]
+CONVERTED = column(3, "b", VARCHAR)
+INDEXED = table(10, "t", [ID, A], index_info=[index(1, "x", ("a", 1)), index(2, "y", ("a", 1))])
+REINDEXED = table(10, "t", [ID, A], index_info=[index(2, "z", ("a", 1)), index(3, "u", ("a", 1), ("id", 0), unique=True)])
+WORDED = table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
+TEXT = f"VARCHAR(20) {CLAUSE} NULL"
+DERIVED = {
+    "columns come where they belong": (61, table(10, "t", [ID, A, B]), table(10, "t", [column(4, "x", VARCHAR), ID, B, column(5, "y")]), "x",
+                                       f"DROP COLUMN `a`, ADD COLUMN `x` {TEXT} FIRST, ADD COLUMN `y` INT NULL"),
+    "a type under a new id": (12, table(10, "t", [ID, A]), table(10, "t", [ID, column(3, "a", VARCHAR)]), "x", f"MODIFY COLUMN `a` {TEXT}"),
+    "a type under a new name and id": (12, table(10, "t", [ID, A]), table(10, "t", [ID, CONVERTED]), "alter table t change a b varchar(20)",
+                                       f"CHANGE COLUMN `a` `b` {TEXT}"),
+    "what may be a change of another column is not guessed": (61, table(10, "t", [ID, A]), table(10, "t", [ID, CONVERTED]),
+                                                              "alter table t change c b varchar(20), drop column a", ""),
+    "moved columns": (12, table(10, "t", [ID, A, B]), table(10, "t", [ID, B, A]), "x", "MODIFY COLUMN `b` INT NULL AFTER `id`"),
+    "indexes": (61, INDEXED, REINDEXED, "x", "DROP INDEX `x`, RENAME INDEX `y` TO `z`, ADD UNIQUE KEY `u` (`a`, `id`)"),
+    "comment and charset": (17, table(10, "t", [ID]), WORDED, "x", "DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"),
+}  # fmt: skip
 
 
-def test_a_changed_type_under_a_new_id_is_a_modify() -> None:
-    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "a", VARCHAR)])
-    assert derived(12, old, new) == [f"ALTER TABLE `d`.`t` MODIFY COLUMN `a` VARCHAR(20) {CLAUSE} NULL"]
-
-
-def test_a_changed_type_under_a_new_name_and_id_is_a_change() -> None:
-    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "b", VARCHAR)])
-    assert derived(12, old, new, "alter table t change a b varchar(20)") == [
-        f"ALTER TABLE `d`.`t` CHANGE COLUMN `a` `b` VARCHAR(20) {CLAUSE} NULL"
-    ]
-
-
-def test_what_may_be_a_change_of_another_column_is_not_guessed() -> None:
-    old, new = table(10, "t", [ID, column(2, "a")]), table(10, "t", [ID, column(3, "b", VARCHAR)])
-    assert derived(61, old, new, "alter table t change c b varchar(20), drop column a") == []
-
-
-def test_moved_columns() -> None:
-    old = table(10, "t", [ID, column(2, "a"), column(3, "b")])
-    new = table(10, "t", [ID, column(3, "b"), column(2, "a")])
-    assert derived(12, old, new) == ["ALTER TABLE `d`.`t` MODIFY COLUMN `b` INT NULL AFTER `id`"]
-
-
-def test_indexes() -> None:
-    columns = [ID, column(2, "a")]
-    old = table(10, "t", columns, index_info=[index(1, "x", ("a", 1)), index(2, "y", ("a", 1))])
-    new = table(10, "t", columns, index_info=[index(2, "z", ("a", 1)), index(3, "u", ("a", 1), ("id", 0), unique=True)])
-    assert derived(61, old, new) == ["ALTER TABLE `d`.`t` DROP INDEX `x`, RENAME INDEX `y` TO `z`, ADD UNIQUE KEY `u` (`a`, `id`)"]
-
-
-def test_comment_and_charset() -> None:
-    old, new = table(10, "t", [ID]), table(10, "t", [ID], comment="it's", charset="gbk", collate="gbk_chinese_ci")
-    assert derived(17, old, new) == ["ALTER TABLE `d`.`t` DEFAULT CHARACTER SET = gbk COLLATE = gbk_chinese_ci, COMMENT = 'it''s'"]
+@pytest.mark.parametrize("case", DERIVED)
+def test_what_is_made_of_the_infos(case: str) -> None:
+    kind, old, new, query, wanted = DERIVED[case]
+    assert derived(kind, old, new, query) == ([f"ALTER TABLE `d`.`t` {wanted}"] if wanted else [])
 
 
 @pytest.mark.parametrize(

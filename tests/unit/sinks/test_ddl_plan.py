@@ -28,7 +28,7 @@ TRUNCATE, FLASHBACK = job(3, 11, table(11, "a"), table_id=10), job(3, 62)
 
 def ddl_of(h: SchemaHistory, flavour: Flavour = Flavour.MARIADB, *, in_doubt: bool = False) -> TargetDdl:
     """The last DDL of ``h``."""
-    step = decided(steps_of(h, {})[-1], h, Selection.of(CONFIG))
+    step = decided(steps_of(h)[-1], h, Selection.of(CONFIG))
     return TargetDdl(step, subject_of(step, h), Dialect(flavour), h, CONFIG, in_doubt)
 
 

@@ -27,7 +27,7 @@ def subject(**more: Any) -> Subject:
     before = table(10, "t", [column(1, "id"), column(2, "v", {**INT, "Tp": 12})])
     after = table(10, "t", [column(1, "id"), column(3, "v", {**TIMESTAMP, "Decimal": more.pop("digits", 0)}, **{"version": 2, **more})])
     h = history(database(1), job(2, 3, before), job(3, 12, after))
-    return subject_of(steps_of(h, {})[2], h)
+    return subject_of(steps_of(h)[2], h)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_only_a_timestamp_on_one_side_depends_on_the_zone() -> None:
     assert [was.name for _, was in conversions(subject())] == ["v"]
     same = table(10, "t", [column(1, "id"), column(2, "v", TIMESTAMP)])
     h = history(database(1), job(2, 3, same), job(3, 12, same))
-    assert conversions(subject_of(steps_of(h, {})[2], h)) == ()
+    assert conversions(subject_of(steps_of(h)[2], h)) == ()
 
 
 def test_a_job_says_its_zone() -> None:

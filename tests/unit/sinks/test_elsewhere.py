@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, CheckpointConfig, DrainerConfig, SecurityConfig, TargetConfig
-from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError, LeaseHeld
+from pyspark_tidb_binlog.schemas.errors import ApplyError, CheckpointMoved, ConfigError
 from pyspark_tidb_binlog.sinks.mysql import elsewhere
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import InFile, OnServer, Trailing, choose, is_elsewhere, real_checkpoint
@@ -121,16 +121,6 @@ def test_a_savepoint_is_a_real_drainers_both_ways(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ApplyError, match="is not a Drainer's savepoint"):
         real.read()
-
-
-def test_two_drainers_do_not_share_a_directory(tmp_path: Path) -> None:
-    one, other = InFile(tmp_path), InFile(tmp_path)
-    one.open()
-    with pytest.raises(LeaseHeld):
-        other.open()
-    one.close()
-    one.close()
-    other.open()
 
 
 def test_a_savepoint_that_was_edited_meanwhile_is_not_overwritten(tmp_path: Path) -> None:

@@ -54,6 +54,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.05)
 
 
+def live(lake: Path, case: str, loads: TableLoads) -> None:
+    """A life of a writer up to the end of a case, and of all loads."""
+    sink = sink_of(lake, mirrors=True, loads=loads)
+    replicate_loaded(sink, case, lake)
+    sink.close()
+
+
 def every_way() -> list[Any]:
     """Each case, with tables that are read at once and later; in `make test` a few."""
     quick = {("ddl", 2), ("keys", 1)}
@@ -64,9 +71,7 @@ def every_way() -> list[Any]:
 @pytest.mark.parametrize(("case", "later"), every_way())
 def test_a_first_load_and_then_the_stream_leave_the_recorded_tables(case: str, later: int, tmp_path: Path) -> None:
     upstream = RecordedUpstream(case, tmp_path / "upstream", later)
-    sink = sink_of(tmp_path / "lake", mirrors=True, loads=upstream.loads)
-    replicate_loaded(sink, case, tmp_path / "lake")
-    sink.close()
+    live(tmp_path / "lake", case, upstream.loads)
     assert_mirrored(case, tmp_path / "lake")
     assert upstream.asked
     if case == "bank":
@@ -172,9 +177,7 @@ def test_without_an_upstream_tables_wait_and_a_start_with_one_loads_them(tmp_pat
     assert {s.state for s in published(lake).values()} == {LOADING}
     sink.close()
     assert caplog.text.count("spark.upstream.host is empty") == 1
-    sink = sink_of(lake, mirrors=True, loads=TableLoads(no_tables, upstream.at))
-    replicate_loaded(sink, "keys", lake)
-    sink.close()
+    live(lake, "keys", TableLoads(no_tables, upstream.at))
     assert_mirrored("keys", lake)
 
 
@@ -204,17 +207,13 @@ def test_a_stop_gives_up_the_read(tmp_path: Path) -> None:
     sink.close()
     assert len(reading) == 1
     assert {s.state for s in published(lake).values()} == {LOADING} and not list((lake / "tables").iterdir())
-    sink = sink_of(lake, mirrors=True, loads=TableLoads(no_tables, upstream.at))
-    replicate_loaded(sink, "keys", lake)
-    sink.close()
+    live(lake, "keys", TableLoads(no_tables, upstream.at))
     assert_mirrored("keys", lake)
 
 
 def test_a_table_that_is_loaded_again_can_be_read_as_it_was_before(tmp_path: Path) -> None:
     lake, upstream = tmp_path / "lake", RecordedUpstream("bank", tmp_path / "upstream")
-    sink = sink_of(lake, mirrors=True, loads=upstream.loads)
-    replicate_loaded(sink, "bank", lake)
-    sink.close()
+    live(lake, "bank", upstream.loads)
     before = published(lake)["g_bank.savings"]
     sink = sink_of(lake, mirrors=True, loads=TableLoads(no_tables, nowhere))
     replicate_half(sink, "bank")
@@ -258,9 +257,7 @@ def test_a_load_fails_as_a_merge_does(
         return error()
 
     upstream = OneTable("bank", tmp_path / "upstream", "checking", fault)
-    sink = sink_of(lake, mirrors=True, loads=upstream.loads)
-    replicate_loaded(sink, "bank", lake)
-    sink.close()
+    live(lake, "bank", upstream.loads)
     assert_mirrored("bank", lake, stale=frozenset({"checking"} if why else ()))
     assert published(lake)["g_bank.checking"].why == why
     assert len(list((lake / "tables").iterdir())) == (1 if why else 2)
@@ -339,9 +336,8 @@ def once_asked(asked: threading.Event) -> TableLoads:
 
 def test_a_table_that_comes_back_is_loaded_if_it_was_dropped_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.1)
-    scene, made, asked = LakeScene(25), table(10, "t", [column(1, "id", KEY)]), threading.Event()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, made))
+    made, asked = table(10, "t", [column(1, "id", KEY)]), threading.Event()
+    scene = LakeScene.of(made, start=25)
     scene.ddl(40, job(3, 4, None, table_id=10, query="drop table t"))
     scene.ddl(50, job(4, 25, made, query="recover table t"))
     sink = scene.sink(tmp_path, once_asked(asked))
@@ -370,9 +366,7 @@ def test_a_table_that_is_set_aside_again_is_loaded_ever_more_rarely(again: float
         return table(10, "item", [column(1, "id", KEY), column(number, "name", name)])
 
     data = {**VARCHAR, "Charset": "binary", "Collate": "binary"}
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, item(VARCHAR, 2)))
+    scene = LakeScene.of(item(VARCHAR, 2))
     scene.row(25, 10, 2, None, {"id": 1, "name": b"x"})
     scene.ddl(30, job(3, 12, item(data, 3), query="alter table item modify name varbinary(20)"))
     scene.ddl(90, job(4, 12, item(VARCHAR, 4), query="alter table item modify name varchar(20)"))

@@ -97,17 +97,21 @@ def test_what_another_program_commits_to_a_mirror_is_undone(tmp_path: Path, capl
     assert "another program has committed version" in caplog.text
 
 
-def test_a_table_that_fails_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MirrorTable.merge
+@pytest.mark.parametrize("fails", ["merge", "tidy"])
+def test_a_table_that_fails_is_set_aside_and_the_others_go_on(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tidy``: among pieces of the rows of a round."""
+    real = getattr(MirrorTable, fails)
 
-    def merge(self: MirrorTable, *given: Any) -> None:
+    def failing(self: MirrorTable, *given: Any) -> Any:
         if "/410-" in self.uri:
             raise OSError("the disk is odd")
-        real(self, *given)
+        return real(self, *given)
 
-    monkeypatch.setattr(MirrorTable, "merge", merge)
+    monkeypatch.setattr(MirrorTable, fails, failing)
     monkeypatch.setattr(mirror_round, "_LONG", 0.0)
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.05)
+    if fails == "tidy":
+        monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
     sink = sink_of(tmp_path, mirrors=True)
     replicate(sink, case="bank")
     eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()), pause=PAUSE)
@@ -411,10 +415,8 @@ def exchange(job_id: int, table_id: int, parent: dict[str, Any], how: str = "") 
 
 def test_rows_are_exchanged_by_the_places_of_columns(tmp_path: Path) -> None:
     """A column that was moved writes no row again."""
-    scene, moved = LakeScene(), [ID, column(2, "b"), column(3, "a")]
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "plain", [ID, A, B])))
-    scene.ddl(21, job(3, 3, ranged(21, 22, columns=moved)))
+    moved = [ID, column(2, "b"), column(3, "a")]
+    scene = LakeScene.of(table(10, "plain", [ID, A, B]), ranged(21, 22, columns=moved))
     scene.row(30, 10, 2, None, {"id": 1, "a": 11, "b": 22})
     scene.row(31, 20, 3, None, {"id": 2, "b": 33, "a": 44})
     scene.ddl(40, job(4, 12, table(10, "plain", [ID, B, A]), query="alter table plain modify b int after id"))
@@ -427,10 +429,7 @@ def test_rows_are_exchanged_by_the_places_of_columns(tmp_path: Path) -> None:
 
 def test_a_partition_with_rows_of_others_sets_its_table_aside(tmp_path: Path) -> None:
     """DROP PARTITION would take other rows than TiDB."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "plain", [ID])))
-    scene.ddl(21, job(3, 3, ranged(21, 22, columns=[ID])))
+    scene = LakeScene.of(table(10, "plain", [ID]), ranged(21, 22, columns=[ID]))
     scene.row(30, 10, 2, None, {"id": 150})
     scene.row(31, 20, 3, None, {"id": 5})
     scene.ddl(50, exchange(4, 10, ranged(10, 22, columns=[ID]), "WITHOUT  VALIDATION"))
@@ -477,9 +476,7 @@ def test_a_table_that_filters_left_out_for_a_while_stays_aside(tmp_path: Path) -
 def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: Path) -> None:
     """Its mirror would be taken for the newest rows, and later go on without what came meanwhile."""
     for do_db, end in (("d", 35), ("other", 55), ("d", 80)):
-        scene = LakeScene(1, Selection.of(ApplyConfig(replicate_do_db=(do_db,))))
-        scene.ddl(10, database(1))
-        scene.ddl(20, job(2, 3, table(10, "t", [ID, A])))
+        scene = LakeScene.of(table(10, "t", [ID, A]), selection=Selection.of(ApplyConfig(replicate_do_db=(do_db,))))
         scene.row(30, 10, 2, None, {"id": 1, "a": 1})
         scene.row(50, 10, 2, {"id": 1, "a": 1}, {"id": 1, "a": 2})
         scene.row(70, 10, 2, None, {"id": 3, "a": 3})
@@ -491,9 +488,7 @@ def test_a_table_that_filters_of_another_start_leave_out_is_set_aside(tmp_path: 
 
 def test_a_mirror_with_vectors_is_written_again_for_a_name_that_spark_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not be read any more."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", [ID])))
+    scene = LakeScene.of(table(10, "t", [ID]))
     scene.row(30, 10, 2, None, {"id": 1})
     scene.ddl(40, job(3, 5, table(10, "t", [ID, column(2, "_Metadata")]), query="alter table t add column _Metadata int"))
     scene.run(tmp_path, 35)
@@ -529,10 +524,8 @@ def test_a_moment_from_before_the_clock_was_set_back_keeps_its_files(tmp_path: P
 
 def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is written again for a DDL would fill a disk by its attempts: also those of a round that another table fails."""
-    scene, wider = LakeScene(), [ID, column(2, "a", {**INT, "Flag": 1})]
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", [ID])))
-    scene.ddl(21, job(3, 3, table(11, "u", [ID, A])))
+    wider = [ID, column(2, "a", {**INT, "Flag": 1})]
+    scene = LakeScene.of(table(10, "t", [ID]), table(11, "u", [ID, A]))
     scene.row(30, 10, 3, None, {"id": 1})
     scene.row(31, 11, 3, None, {"id": 1, "a": 1})
     scene.ddl(40, job(4, 5, table(10, "t", wider), query="alter table t add column a int not null"))

@@ -20,12 +20,11 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_round, mirror_table, mirrors, net_changes, upkeep
+from pyspark_tidb_binlog.sinks.lake import lake_table, ledger, mirror_table, mirrors, net_changes, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, LedgerWrite
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable
 from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
 from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
@@ -91,12 +90,9 @@ ROWS = pa.schema([(name, pa.int64() if isinstance(value, int) else pa.string()) 
 def test_which_rows_are_kept(rows: list[dict[str, Any]], gone: list[int]) -> None:
     """Of 24 hours: those of the last hour, the last one of each hour, those beside a DDL; before them what they need."""
     assert outlived(pa.Table.from_pylist(rows[::-1], schema=ROWS), NOW, NOW - 24 * HOUR) == gone
-
-
-def test_the_row_that_holds_at_the_first_moment_that_is_kept_stays() -> None:
-    """A writer was away for so long that nothing of this hour was removed before."""
-    rows = pa.Table.from_pylist([row(1, 24.8), row(2, 24.6), row(3, 24.2)], schema=ROWS)
-    assert outlived(rows, NOW, NOW - int(24.5 * HOUR)) == [1]
+    # A writer was away for so long that nothing of this hour was removed before.
+    away = pa.Table.from_pylist([row(1, 24.8), row(2, 24.6), row(3, 24.2)], schema=ROWS)
+    assert outlived(away, NOW, NOW - int(24.5 * HOUR)) == [1]
 
 
 def state(number: int, days_ago: float, table_id: int, merged: float, state: str = "mirrored") -> dict[str, Any]:
@@ -471,25 +467,6 @@ def test_a_writer_that_is_killed_among_pieces(tmp_path: Path) -> None:
     assert published(tmp_path)["g_bank.checking"].version
 
 
-def test_a_table_that_fails_among_pieces_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MirrorTable.tidy
-
-    def tidy(self: MirrorTable, *given: Any) -> int:
-        if "/410-" in self.uri:
-            raise OSError("the disk is odd")
-        return real(self, *given)
-
-    monkeypatch.setattr(MirrorTable, "tidy", tidy)
-    monkeypatch.setattr(mirror_round, "_LONG", 0.0)
-    monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(mirrors, "PIECE_BYTES", 1)
-    sink = sink_of(tmp_path, mirrors=True)
-    replicate(sink, case="bank")
-    eventually(lambda: any(s.state == "stale" for s in published(tmp_path).values()))
-    sink.close()
-    assert_mirrored("bank", tmp_path, stale=frozenset({"checking"}))
-
-
 class Hours:
     """A lake to which hours happen: its newest moment goes on, its files get older, and passes are due."""
 
@@ -551,9 +528,7 @@ def test_a_directory_stays_until_the_pass_after_its_last_row(tmp_path: Path, mon
 def test_what_a_compaction_has_replaced_goes_also_if_its_table_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
     monkeypatch.setattr(mirror_table, "_MOST_FILES", 2)
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene = LakeScene.of(table(10, "t"))
     for ts in (31, 32, 33):
         scene.row(ts, 10, 2, None, {"id": ts})
     sink = scene.sink(tmp_path)

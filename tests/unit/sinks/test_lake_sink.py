@@ -18,9 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, TableMigrateRule, TableRoute
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of as sink_of_settings
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseLost, SchemaMismatch
-from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine import late_record
@@ -39,6 +37,7 @@ from tests.support.golden_case import GOLDEN, load_case
 from tests.support.golden_messages import spans_of
 from tests.support.lake_lives import BUSY_UPKEEP, CASE, HELD, LOST, life, replicate, replicated, sink_of
 from tests.support.lake_rows import ledger_of, net_rows, place
+from tests.support.plan_samples import row_event
 from tests.support.recorded_tables import comparable, recorded_rows
 
 
@@ -86,12 +85,26 @@ def test_the_ledger_holds_each_change_and_leaves_the_recorded_tables(whole: list
     assert all(row["start_ts"] < row["commit_ts"] <= row["resolved_ts"] for row in whole if row["op"] != "ddl")
 
 
-@pytest.mark.parametrize("point", ["before-downstream-commit:2", "after-downstream-commit:1"])
-def test_a_writer_that_is_killed_at_every_step_leaves_the_same(point: str, whole: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Each life dies before its second commit, or behind its first one: so each step is a death."""
-    deaths = deaths_of(tmp_path, point)
+@pytest.mark.parametrize(
+    ("point", "busy"),
+    [
+        *((point, False) for point in ("before-downstream-commit:2", "after-downstream-commit:1")),
+        *((point, True) for point in ("before-compaction-commit:2", "after-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2")),
+    ],
+)  # fmt: skip
+def test_a_writer_that_is_killed_at_every_step_leaves_the_same(
+    point: str, busy: bool, whole: list[dict[str, Any]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each life dies before its second commit, or behind its first one: so each step is a death. ``busy``: so is each of the upkeep."""
+    if busy:
+        request.getfixturevalue("busy_upkeep")
+    deaths = deaths_of(tmp_path, point, busy)
     assert ledger_of(tmp_path) == whole
-    assert deaths >= len(spans_of(CASE, 6)) - 2
+    assert deaths >= (1 if busy else len(spans_of(CASE, 6)) - 2)
+    if busy:
+        # The last life may have ended before it came to it.
+        opened(tmp_path)
+        eventually(lambda: log_versions(tmp_path)[0] > 0)
 
 
 def outlive(lake: Path, point: str, busy: bool = False) -> None:
@@ -121,19 +134,6 @@ def deaths_of(lake: Path, point: str, busy: bool = False) -> int:
 
 
 @pytest.mark.parametrize(
-    "point", ["before-compaction-commit:2", "after-compaction-commit:1", "before-log-checkpoint:2", "after-log-checkpoint:2"]
-)
-def test_a_writer_that_is_killed_at_every_step_of_the_upkeep_leaves_the_same(
-    point: str, whole: list[dict[str, Any]], tmp_path: Path, busy_upkeep: None
-) -> None:
-    assert deaths_of(tmp_path, point, busy=True) >= 1
-    assert ledger_of(tmp_path) == whole
-    # The last life may have ended before it came to it.
-    opened(tmp_path)
-    eventually(lambda: log_versions(tmp_path)[0] > 0)
-
-
-@pytest.mark.parametrize(
     ("point", "busy"),
     [
         ("before-downstream-commit:4", False),
@@ -153,11 +153,10 @@ def test_a_writer_that_was_suspended_changes_nothing_once_it_wakes(
     assert ledger_of(tmp_path) == whole
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_writers_that_take_the_lease_from_each_other_leave_the_same(busy: bool, whole: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_writers_that_take_the_lease_from_each_other_leave_the_same(whole: list[dict[str, Any]], tmp_path: Path) -> None:
     with (
-        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as one,
-        life(tmp_path, lease_timeout=0.02, again=True, busy=busy) as other,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as one,
+        life(tmp_path, lease_timeout=0.02, again=True, busy=True) as other,
     ):
         assert (one.ended(), other.ended()) == (0, 0)
     assert ledger_of(tmp_path) == whole
@@ -454,17 +453,8 @@ AT = ONE.table_at(10, 2)
 assert AT is not None
 
 
-def event(commit_ts: int, seq: int, old: dict[int, Any] | None, new: dict[int, Any] | None, table_id: int = 10) -> dict[str, Any]:
-    assert AT is not None
-    if old is None:
-        assert new is not None
-        op, row = Op.INSERT, encode_insert(AT.info, new, new[1])
-    elif new is None:
-        op, row = Op.DELETE, encode_delete(AT.info, old)
-    else:
-        op, row = Op.UPDATE, encode_update(AT.info, old, new)
-    numbers = {"commit_ts": commit_ts, "seq": seq, "op": int(op), "table_id": table_id, "schema_version": 2, "start_ts": commit_ts - 1}
-    return {**numbers, "row": row}
+def event(commit_ts: int, seq: int, new: dict[int, Any], table_id: int = 10) -> dict[str, Any]:
+    return row_event(AT, commit_ts, seq, None, new) | {"table_id": table_id}
 
 
 def rows_of(*blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -477,7 +467,7 @@ def rows_of(*blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_change_that_came_from_two_pumps_is_one_row() -> None:
-    first, second, third = (event(ts, seq, None, {1: ts + seq, 2: 1}) for ts, seq in ((10, 0), (10, 1), (20, 0)))
+    first, second, third = (event(ts, seq, {1: ts + seq, 2: 1}) for ts, seq in ((10, 0), (10, 1), (20, 0)))
     for blocks in ([[second, first, third, first]], [[first, second], [second, third, first]], [[third, first], [second], [first, third]]):
         assert sorted((r["commit_ts"], r["seq"]) for r in rows_of(*blocks)) == [(10, 0), (10, 1), (20, 0)]
 
@@ -502,7 +492,7 @@ def test_null_of_a_json_column_is_told_from_jsons_null(tmp_path: Path) -> None:
 
 def test_a_row_of_a_table_that_is_not_known_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match=r"from commit_ts 10 on there are rows of tables \[11\]"):
-        rows_of([event(10, 0, None, {1: 1, 2: 1}, table_id=11)])
+        rows_of([event(10, 0, {1: 1, 2: 1}, table_id=11)])
 
 
 def test_an_early_ddl_comes_behind_the_transaction_whose_commit_ts_it_shares() -> None:
@@ -510,7 +500,7 @@ def test_an_early_ddl_comes_behind_the_transaction_whose_commit_ts_it_shares() -
 
     early = replace(steps_of(ONE, {})[-1], commit_ts=10, early=True)
     (row,) = ddl_row(early, ("d", "t")).to_pylist()
-    last = rows_of([event(10, 7, None, {1: 1, 2: 1})])[0]
+    last = rows_of([event(10, 7, {1: 1, 2: 1})])[0]
     assert (row["commit_ts"], row["seq"]) > (last["commit_ts"], last["seq"])
     assert (row["database"], row["table"], row["early"], json.loads(row["job"])["id"]) == ("d", "t", True, early.job.id)
 

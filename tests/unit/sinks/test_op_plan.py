@@ -1,6 +1,7 @@
 """The SQL of single row operations, and which of them become one statement."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -25,67 +26,62 @@ def sql(at: TableAt, events: Events, *, safe: bool = False, limits: PlanLimits |
     return [one.sql.decode() for one in made.statements(range(len(batch)))]
 
 
-def test_plain() -> None:
-    events = Events(KEYED).insert(1, "it's", 2).update((1, "it's", 2), (1, None, 3)).delete(1, None, 3)
-    assert sql(KEYED, events) == [
-        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'it''s',2)",
-        "UPDATE `d`.`t` SET `id`=1,`u`=NULL,`n`=3 WHERE `id`=1",
-        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
-    ]
+EXACT = "`u` <=> NULL AND CAST(CONVERT(`w` USING utf8mb4) AS BINARY) <=> "
+STATEMENTS: dict[str, tuple[TableAt, Callable[[Events], Events], list[str]]] = {
+    "one by one": (
+        KEYED,
+        lambda e: e.insert(1, "it's", 2).update((1, "it's", 2), (1, None, 3)).delete(1, None, 3),
+        ["INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'it''s',2)", "UPDATE `d`.`t` SET `id`=1,`u`=NULL,`n`=3 WHERE `id`=1", "DELETE FROM `d`.`t` WHERE `id` IN (1)"],
+    ),
+    "safe mode": (
+        KEYED,
+        lambda e: e.insert(1, "a", 2).update((1, "a", 2), (1, "b", 3)).delete(1, "b", 3),
+        [f"REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES {row}" for row in ("(1,'a',2)", "(1,'b',3)")] + ["DELETE FROM `d`.`t` WHERE `id` IN (1)"],
+    ),
+    "safe mode: a key that moves is deleted first": (
+        NULLABLE,
+        lambda e: e.update((1, "a"), (2, "a"), rowid=9).update((3, "a"), (3, "b"), rowid=8).update((4, "a"), (None, "a"), rowid=7),
+        ["DELETE FROM `d`.`t` WHERE `u` IN (1,4)", "REPLACE INTO `d`.`t` (`u`,`w`) VALUES (2,'a'),(3,'b'),(NULL,'a')"],
+    ),
+    "a row without a key is found by its columns": (
+        NULLABLE,
+        lambda e: e.delete(None, "a", rowid=1).update((None, "b"), (5, "b"), rowid=2),
+        [f"DELETE FROM `d`.`t` WHERE {EXACT}'a' LIMIT 1", f"UPDATE `d`.`t` SET `u`=5,`w`='b' WHERE {EXACT}'b' LIMIT 1"],
+    ),
+    "a composite key": (
+        PAIR,
+        lambda e: e.delete(1, 2).delete(3, 4).update((5, 6), (5, 7)),
+        ["DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))", "UPDATE `d`.`t` SET `a`=5,`b`=7 WHERE `a`=5 AND `b`=6"],
+    ),
+    "joined past others without a shared key; the last one needs the value of a row that is deleted before it": (
+        KEYED,
+        lambda e: e.insert(1, "a", 0).delete(9, "z", 0).insert(2, "b", 0).delete(8, "b2", 0).delete(7, "c", 0).insert(3, "c", 0),
+        ["INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'a',0),(2,'b',0)", "DELETE FROM `d`.`t` WHERE `id` IN (9,8,7)", "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (3,'c',0)"],
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.shows("syncer.safe-mode")
-def test_safe_mode() -> None:
-    events = Events(KEYED).insert(1, "a", 2).update((1, "a", 2), (1, "b", 3)).delete(1, "b", 3)
-    assert sql(KEYED, events, safe=True) == [
-        "REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'a',2)",
-        "REPLACE INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'b',3)",
-        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
-    ]
+@pytest.mark.parametrize("case", STATEMENTS)
+def test_statements(case: str) -> None:
+    at, events, wanted = STATEMENTS[case]
+    assert sql(at, events(Events(at)), safe=case.startswith("safe mode")) == wanted
 
 
-def test_in_safe_mode_a_key_that_moves_is_deleted_first() -> None:
-    events = Events(NULLABLE).update((1, "a"), (2, "a"), rowid=9).update((3, "a"), (3, "b"), rowid=8).update((4, "a"), (None, "a"), rowid=7)
-    assert sql(NULLABLE, events, safe=True) == [
-        "DELETE FROM `d`.`t` WHERE `u` IN (1,4)",
-        "REPLACE INTO `d`.`t` (`u`,`w`) VALUES (2,'a'),(3,'b'),(NULL,'a')",
-    ]
+OWN = dataclasses.replace(KEYED, own_keys=("n",))
 
 
-def test_a_row_without_a_key_is_found_by_its_columns() -> None:
-    events = Events(NULLABLE).delete(None, "a", rowid=1).update((None, "b"), (5, "b"), rowid=2)
-    exact = "`u` <=> NULL AND CAST(CONVERT(`w` USING utf8mb4) AS BINARY) <=> "
-    assert sql(NULLABLE, events) == [
-        f"DELETE FROM `d`.`t` WHERE {exact}'a' LIMIT 1",
-        f"UPDATE `d`.`t` SET `u`=5,`w`='b' WHERE {exact}'b' LIMIT 1",
-    ]
-
-
-def test_a_composite_key() -> None:
-    events = Events(PAIR).delete(1, 2).delete(3, 4).update((5, 6), (5, 7))
-    assert sql(PAIR, events) == [
-        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))",
-        "UPDATE `d`.`t` SET `a`=5,`b`=7 WHERE `a`=5 AND `b`=6",
-    ]
-
-
-def test_operations_are_joined_past_others_only_without_a_shared_key() -> None:
-    events = Events(KEYED).insert(1, "a", 0).delete(9, "z", 0).insert(2, "b", 0).delete(8, "b2", 0).delete(7, "c", 0).insert(3, "c", 0)
-    assert sql(KEYED, events) == [
-        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (1,'a',0),(2,'b',0)",
-        "DELETE FROM `d`.`t` WHERE `id` IN (9,8,7)",
-        "INSERT INTO `d`.`t` (`id`,`u`,`n`) VALUES (3,'c',0)",
-    ], "the last one needs the unique value of a row that is deleted before it"
-
-
-def test_an_insert_after_a_delete_of_the_row_stays_after_it() -> None:
-    events = Events(KEYED).insert(1, "a", 0).delete(1, "a", 0).insert(1, "a", 1).delete(1, "a", 1)
-    assert [s.split()[0] for s in sql(KEYED, events)] == ["INSERT", "DELETE", "INSERT", "DELETE"]
-
-
-def test_updates_are_never_joined() -> None:
-    events = Events(KEYED).update((1, "a", 0), (1, "a", 1)).update((2, "b", 0), (2, "b", 1))
-    assert [s.split()[0] for s in sql(KEYED, events)] == ["UPDATE", "UPDATE"]
+@pytest.mark.parametrize(
+    ("at", "events", "verbs"),
+    [
+        (KEYED, lambda e: e.insert(1, "a", 0).delete(1, "a", 0).insert(1, "a", 1).delete(1, "a", 1), "INSERT DELETE INSERT DELETE"),
+        (KEYED, lambda e: e.update((1, "a", 0), (1, "a", 1)).update((2, "b", 0), (2, "b", 1)), "UPDATE UPDATE"),
+        (OWN, lambda e: e.insert(1, "a", 1).delete(2, "b", 2).insert(3, "c", 2), "INSERT DELETE INSERT"),
+    ],
+    ids=["of one row", "updates", "a key of the target's own may conflict"],
+)
+def test_what_is_never_joined(at: TableAt, events: Callable[[Events], Events], verbs: str) -> None:
+    assert " ".join(s.split()[0] for s in sql(at, events(Events(at)))) == verbs
 
 
 def test_a_statement_has_its_limits() -> None:
@@ -115,9 +111,3 @@ def test_joined_rows_can_be_cut_again() -> None:
         (b"DELETE FROM `d`.`t` WHERE `id` IN (9)", 1002),
         (b"DELETE FROM `d`.`t` WHERE `id` IN (8)", 1004),
     ]
-
-
-def test_rows_that_a_key_of_the_targets_own_may_conflict_with_stay_in_order() -> None:
-    at = dataclasses.replace(KEYED, own_keys=("n",))
-    events = Events(at).insert(1, "a", 1).delete(2, "b", 2).insert(3, "c", 2)
-    assert [s.split()[0] for s in sql(at, events)] == ["INSERT", "DELETE", "INSERT"]

@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, carried, key_updates, net_rows, typed_history
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo, compared
-from tests.support.ddl_jobs import INT, VARCHAR, column, database, index, job, partitions, table
+from tests.support.ddl_jobs import INT, VARCHAR, column, index, job, partitions, table
 from tests.support.lake_scene import KEY, LakeScene
 from tests.support.mirror_rows import published
 from tests.support.past_scene import past_of
@@ -29,11 +29,11 @@ from tests.support.taken_scene import taken_rows
 
 def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_path: Path) -> None:
     """A partition that was dropped before a TRUNCATE, and rows without a key that got other ``_tidb_rowid``s with another id of their table."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(20, "parts", partition=partitions((21, "p0"), (22, "p1")))))
-    scene.ddl(21, job(3, 3, table(30, "loose", [column(1, "a")], pk_is_handle=False)))
-    scene.ddl(22, job(4, 3, table(40, "whole")))
+    scene = LakeScene.of(
+        table(20, "parts", partition=partitions((21, "p0"), (22, "p1"))),
+        table(30, "loose", [column(1, "a")], pk_is_handle=False),
+        table(40, "whole"),
+    )
     for key in (1, 150):
         scene.row(30, 20, 2, None, {"id": key})
     scene.ddl(40, job(5, 20, table(20, "parts", partition=partitions((22, "p1"))), query="alter table parts drop partition p0"))
@@ -42,8 +42,7 @@ def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_p
     scene.ddl(51, job(7, 71, loose, table_id=30, query="alter table loose partition by range (a) (…)"))
     scene.ddl(52, job(8, 71, table(45, "whole", partition=partitions((46, "p0"))), table_id=40, query="alter table whole partition …"))
     scene.ddl(53, job(9, 11, table(47, "whole", partition=partitions((48, "p0"))), table_id=45, query="truncate table whole"))
-    scene.run(tmp_path, 35, 60)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 35, 60))
     found = {name: [j.query for j in past.unfollowed(past.ids_of(name))] for name in ("d.parts", "d.loose", "d.whole")}
     assert found == {
         "d.parts": ["alter table parts drop partition p0"],
@@ -54,22 +53,17 @@ def test_what_a_ddl_took_of_a_table_before_it_got_another_id_is_no_history(tmp_p
 
 def test_rows_of_a_table_that_the_lake_does_not_know_do_not_come_back(tmp_path: Path) -> None:
     """It is older than the lake, and a TRUNCATE is the first DDL of it."""
-    scene = LakeScene(25)
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene = LakeScene.of(table(10, "t"), start=25)
     scene.row(30, 10, 2, None, {"id": 1})
     scene.ddl(50, job(3, 11, table(11, "t"), table_id=10, query="truncate table t"))
-    scene.run(tmp_path, 35, 60)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 35, 60))
     with pytest.raises(ConfigError, match=r"no definition of the table before truncate table t"):
         past.taking(30, 60, None)
 
 
 def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_path: Path) -> None:
     """TiDB's FinishedTS is up to half a second above the commit_ts."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene = LakeScene.of(table(10, "t"))
     scene.row(tso(1000), 10, 2, None, {"id": 1})
     truncate = job(3, 11, table(11, "t"), table_id=10, query="truncate table t")
     scene.ddl(tso(2000), truncate)
@@ -77,8 +71,7 @@ def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_
     scene.row(tso(2100), 11, 3, None, {"id": 1})
     wider = table(11, "t", [column(1, "id", KEY), column(2, "price")])
     scene.ddl(tso(2400), job(4, 5, wider, query="alter table t add column price int"))
-    scene.run(tmp_path, tso(3000))
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, tso(3000)))
     states = typed_history(past.changes(0, past.commit_ts, {10, 11}), past.schema.only({10, 11}), past.schema.table_of(11, 4))
     # The same time is named, so that a span that ends before it is on one side of the DDL.
     with pytest.raises(ConfigError, match=rf"truncate table t at .* \({tso(2000)}\); todo"):
@@ -90,15 +83,11 @@ def test_the_rows_that_a_truncate_took_end_before_those_that_came_behind_it(tmp_
 
 def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
     """FLASHBACK TABLE after a TRUNCATE, and a second EXCHANGE with the same partition: what came before the id was free is not what has it now."""
-    scene = LakeScene()
 
     def parent(first: int) -> dict[str, Any]:
         return table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
 
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "plain")))
-    scene.ddl(21, job(3, 3, parent(21)))
-    scene.ddl(22, job(4, 3, table(30, "log")))
+    scene = LakeScene.of(table(10, "plain"), parent(21), table(30, "log"))
     for table_id in (10, 30):
         scene.row(30, table_id, 4, None, {"id": 1})
     scene.ddl(40, job(5, 11, table(31, "log"), table_id=30, query="truncate table log"))
@@ -109,8 +98,7 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
         )
     for table_id in (10, 30):
         scene.row(60, table_id, 8, None, {"id": 2})
-    scene.run(tmp_path, 35, 70)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 35, 70))
     nets = list(net_rows(past.changes(50, 70, None), past.schema, past.version))
     assert {net.table.name: (net.now.to_pylist(), net.now_there.tolist()) for net in nets} == {
         "plain": ([{"id": 2}], [True]),
@@ -125,12 +113,9 @@ def test_a_table_that_has_an_id_again_is_there(tmp_path: Path) -> None:
 
 def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> None:
     """Half of the columns that are in no key are the same, or there are none; also under columns that the table does not have any more."""
-    scene = LakeScene()
     former = [column(1, "id", KEY), column(2, "u"), column(3, "name", VARCHAR), column(4, "price"), column(5, "day")]
     unique = {"index_info": [index(1, "u", ("u", 1), unique=True)]}
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", former, **unique)))
-    scene.ddl(21, job(3, 3, table(11, "bare")))
+    scene = LakeScene.of(table(10, "t", former, **unique), table(11, "bare"))
     row = {"id": 1, "u": 1, "name": b"a", "price": 5, "day": None}
     pairs = [
         (30, 10, row, {**row, "id": 2}),
@@ -149,8 +134,7 @@ def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> Non
     scene.row(37, 11, 3, {"id": 2}, None)
     scene.row(38, 11, 3, None, {"id": 3})
     scene.ddl(40, job(4, 4, table(10, "t", former[:2] + former[4:], **unique), query="alter table t drop name, drop price"))
-    scene.run(tmp_path, 50)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 50))
     rows = past.changes(0, 50, None)
     assert [rows["commit_ts"][at].as_py() for at in key_updates(rows, past.schema).tolist()] == [30, 31, 35]
     assert key_updates(rows.slice(0, 0), past.schema).tolist() == key_updates(rows.slice(0, 1), past.schema).tolist() == []
@@ -158,14 +142,11 @@ def test_which_delete_and_insert_are_an_update_of_the_key(tmp_path: Path) -> Non
 
 def test_a_row_that_came_or_went_is_found_by_its_key(tmp_path: Path) -> None:
     """Else a MariaDB's table with documents would be refused."""
-    scene = LakeScene()
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t")))
+    scene = LakeScene.of(table(10, "t"))
     scene.row(30, 10, 2, None, {"id": 1})
     scene.row(40, 10, 2, {"id": 1}, None)
     scene.row(40, 10, 2, None, {"id": 2})
-    scene.run(tmp_path, 50)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 50))
     assert [(net.counts, TableUndo(net).finds_by_all) for net in net_rows(past.changes(35, 50, None), past.schema, past.version)] == [
         ((1, 1, 0), False)
     ]
@@ -173,14 +154,11 @@ def test_a_row_that_came_or_went_is_found_by_its_key(tmp_path: Path) -> None:
 
 def test_a_value_that_needs_tidb_is_refused_with_the_ddl(tmp_path: Path) -> None:
     """A command ends with a message, not with the trace of a defect."""
-    scene = LakeScene()
     double = {**column(2, "twice"), "generated_expr_string": "`id` * 2", "generated_stored": True}
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", [column(1, "id", KEY), double])))
+    scene = LakeScene.of(table(10, "t", [column(1, "id", KEY), double]))
     scene.row(30, 10, 2, None, {"id": 1})
     scene.ddl(40, job(3, 12, table(10, "t", [column(1, "id", KEY), column(2, "twice")]), query="alter table t modify twice int"))
-    scene.run(tmp_path, 35, 45)
-    past = past_of(tmp_path)
+    past = past_of(scene.run(tmp_path, 35, 45))
     with pytest.raises(ConfigError, match=r"d\.t: alter table t modify twice int at .*: column twice was a generated one"):
         list(net_rows(past.changes(25, 35, None), past.schema, past.version))
 
@@ -290,15 +268,13 @@ DATE, LATIN1 = {**INT, "Tp": 10, "Flag": 1, "Flen": 10}, {**VARCHAR, "Charset": 
 )
 def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any], good: Any, bad: Any, words: str, tmp_path: Path) -> None:
     """Of rows that the span has not changed; else NULL, or another text, would come back."""
-    scene, columns = LakeScene(), [column(1, "id", KEY), column(2, "v", kind)]
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "t", columns)))
+    columns = [column(1, "id", KEY), column(2, "v", kind)]
+    scene = LakeScene.of(table(10, "t", columns))
     scene.row(30, 10, 2, None, {"id": 1, "v": good})
     scene.ddl(50, job(3, 11, table(11, "t", columns), table_id=10, query="truncate table t"))
     scene.row(60, 11, 3, None, {"id": 1, "v": bad})
     scene.ddl(70, job(4, 11, table(12, "t", columns), table_id=11, query="truncate table t"))
-    scene.moments(tmp_path, 30, 50, 60, 80)
-    past = past_of(tmp_path)
+    past = past_of(scene.moments(tmp_path, 30, 50, 60, 80))
     ((old, new),) = past.around(35, 55, None, past.taking(35, 55, None))
     net = compare(past, old, new, 35, 55)
     assert (net.counts, net.was.to_pylist()) == ((0, 1, 0), [{"id": 1, "v": good}])
@@ -309,14 +285,11 @@ def test_values_that_a_mirror_shows_not_to_keep_are_refused(kind: dict[str, Any]
 
 def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
     """The table gets its former id."""
-    scene = LakeScene()
 
     def parent(first: int) -> dict[str, Any]:
         return table(20, "parent", partition=partitions((first, "p0"), (22, "p1")))
 
-    scene.ddl(10, database(1))
-    scene.ddl(20, job(2, 3, table(10, "plain")))
-    scene.ddl(21, job(3, 3, parent(21)))
+    scene = LakeScene.of(table(10, "plain"), parent(21))
     for table_id, key in ((10, 1), (10, 5), (20, 2)):
         scene.row(30, table_id, 3, None, {"id": key})
     scene.row(40, 10, 3, {"id": 5}, None)
@@ -325,7 +298,6 @@ def test_a_partition_that_is_exchanged_back(tmp_path: Path) -> None:
             ts, job(number, 42, parent(table_id), table_id=table_id, query="alter table parent exchange partition p0 with table plain")
         )
     scene.row(70, 10, 5, None, {"id": 7})
-    scene.moments(tmp_path, 30, 40, 50, 60, 75)
-    past = past_of(tmp_path)
+    past = past_of(scene.moments(tmp_path, 30, 40, 50, 60, 75))
     assert undone(past, 35, 75) == {"plain": [(1,), (5,)], "parent": [(2,)]}
     assert undone(past, 55, 75) == {"plain": [(2,)], "parent": [(1,)]}

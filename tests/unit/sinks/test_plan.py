@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 from pyspark_tidb_binlog.sinks.mysql import plan as plans
 from pyspark_tidb_binlog.sinks.mysql.part_plans import DeleteCorrection
 from pyspark_tidb_binlog.sinks.mysql.plan import Plan, PlanLimits
-from pyspark_tidb_binlog.sinks.mysql.statements import Phase, Statement
+from pyspark_tidb_binlog.sinks.mysql.statements import Statement
 from tests.support.plan_samples import INT_PK, NOT_NULL, TABLE_ID, Events, column, index, plan_rows, table, text
 
 LIMITS = PlanLimits()
@@ -46,108 +46,107 @@ def texts(plan: Plan) -> list[str]:
     return [s.sql.decode() for s in (*plan.deletes, *plan.writes)]
 
 
-def test_inserts_are_one_insert() -> None:
-    found = plan(BY_ID, Events(BY_ID).insert(1, "a").insert(2, None))
-    assert texts(found) == ["INSERT INTO `d`.`t` (`id`,`v`) VALUES (1,'a'),(2,NULL)"]
-    statement = found.writes[0]
-    assert (statement.rows, statement.phase) == (2, Phase.WRITE)
-    assert found.deletes == ()
+def changed(before: TableAt, after: TableAt, **more: Any) -> TableAt:
+    """``after``, made of ``before`` by a DDL."""
+    version = SchemaVersion(after.version + 1)
+    info = replace(after.info, columns=tuple(replace(c, id=i) for c, i in zip(after.info.columns, more.pop("ids"), strict=True)))
+    return replace(after, info=info, version=version, snapshots=(*before.snapshots, TableSnapshot(version, "d", "t", info)), **more)
 
 
-def test_deletes_by_key() -> None:
-    assert texts(plan(BY_ID, Events(BY_ID).delete(7, "x").delete(8, "y"))) == ["DELETE FROM `d`.`t` WHERE `id` IN (7,8)"]
+def exact(name: str) -> str:
+    return f"CAST(CONVERT(`{name}` USING utf8mb4) AS BINARY)"
 
 
-def test_deletes_by_several_columns() -> None:
-    assert texts(plan(COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None))) == [
-        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('it''s',1),('b',2))"
-    ]
-
-
-def test_update_that_keeps_every_unique_key_needs_no_delete() -> None:
-    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)))) == ["INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,5)" + CHANGE]
-    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, None), (1, None)))) == [
-        "INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,NULL)" + CHANGE
-    ]
-
-
-@pytest.mark.parametrize(("old", "new", "literal"), [(5, 6, "6"), (None, 6, "6"), (5, None, "NULL")])
-def test_update_of_a_unique_key_deletes_first(old: int | None, new: int | None, literal: str) -> None:
-    assert texts(plan(WITH_UNIQUE, Events(WITH_UNIQUE).update((1, old), (1, new)))) == [
-        "DELETE FROM `d`.`t` WHERE `id` IN (1)",
-        f"INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,{literal})",
-    ]
-
-
-def test_unique_values_swapped_between_rows() -> None:
-    events = Events(WITH_UNIQUE).update((1, 5), (1, None)).update((2, 6), (2, 5)).update((1, None), (1, 6))
-    assert texts(plan(WITH_UNIQUE, events)) == [
-        "DELETE FROM `d`.`t` WHERE `id` IN (1,2)",
-        "INSERT INTO `d`.`t` (`id`,`u`) VALUES (1,6),(2,5)",
-    ]
+INDEXED = table([text("u")], [index("uu", ("u", -1), unique=False)])
+TWO_KEYS = table([column("a"), column("b"), text("c")], [index("ab", ("a", -1), ("b", -1)), index("c", ("c", 3))])
+NULLABLE = table([column("u"), column("v")], [index("uu", ("u", -1))])
+NEEDED = table([column("u", flag=NOT_NULL), column("v")], [index("uu", ("u", -1))])
+A, C, AC = table([column("a")]), table([column("c")]), table([column("a"), column("c")])
+INSERT, INTO_U = "INSERT INTO `d`.`t`", "INSERT INTO `d`.`t` (`id`,`u`) VALUES"
+DELETE = "DELETE FROM `d`.`t` WHERE"
+Case = tuple[TableAt, Events, list[str]]
+"""The table as it is, what happened to its rows, and the statements without their beginnings."""
+CASES: dict[str, Case] = {
+    "inserts are one insert": (BY_ID, Events(BY_ID).insert(1, "a").insert(2, None), [f"{INSERT} (`id`,`v`) VALUES (1,'a'),(2,NULL)"]),
+    "deletes by key": (BY_ID, Events(BY_ID).delete(7, "x").delete(8, "y"), [f"{DELETE} `id` IN (7,8)"]),
+    "deletes by several columns": (
+        COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None), [f"{DELETE} (`a`,`b`) IN (('it''s',1),('b',2))"]
+    ),
+    "an update that keeps every unique key needs no delete": (
+        WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)).update((2, None), (2, None)), [f"{INTO_U} (1,5),(2,NULL)" + CHANGE]
+    ),
+    **{
+        f"an update of a unique key from {old} deletes first": (
+            WITH_UNIQUE, Events(WITH_UNIQUE).update((1, old), (1, new)), [f"{DELETE} `id` IN (1)", f"{INTO_U} (1,{new or 'NULL'})"]
+        )
+        for old, new in ((5, 6), (None, 6), (5, None))
+    },
+    "unique values swapped between rows": (
+        WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, None)).update((2, 6), (2, 5)).update((1, None), (1, 6)),
+        [f"{DELETE} `id` IN (1,2)", f"{INTO_U} (1,6),(2,5)"],
+    ),
+    "a key that changes only in case is deleted": (
+        COMMON, Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True),
+        [f"{DELETE} (`a`,`b`) IN (('Key',1))", f"{INSERT} (`a`,`b`,`c`) VALUES ('KEY',1,5)"],
+    ),
+    "rows without a key are matched by every column, and inserted": (
+        KEYLESS, Events(KEYLESS).delete(1, "a", rowid=1).delete(1, "a", rowid=2).delete(None, None, rowid=3).update((2, "b"), (2, "B"), rowid=4),
+        [
+            f"{DELETE} `a` <=> 1 AND {exact('b')} <=> 'a' LIMIT 2", f"{DELETE} `a` <=> NULL AND {exact('b')} <=> NULL LIMIT 1",
+            f"{DELETE} `a` <=> 2 AND {exact('b')} <=> 'b' LIMIT 1", f"{INSERT} (`a`,`b`) VALUES (2,'B')",
+        ],
+    ),
+    "an indexed text of a table without a key is found by the index, too": (
+        INDEXED, Events(INDEXED).delete("x", rowid=1), [f"{DELETE} `u` <=> 'x' AND {exact('u')} <=> 'x' LIMIT 1"]
+    ),
+    "a row is found by its first key without a NULL": (
+        TWO_KEYS,
+        Events(TWO_KEYS).delete(1, 2, "x", rowid=1).delete(1, None, "long text", rowid=2).delete(None, 2, None, rowid=3)
+        .update((3, 4, None), (3, 4, "y"), rowid=4).update((5, 6, None), (5, 6, None), rowid=5).update((None, 7, "z"), (None, 8, "z"), rowid=6),
+        [
+            f"{DELETE} (`a`,`b`) IN ((1,2),(3,4))", f"{DELETE} `c` IN ('long text','z')",
+            f"{DELETE} `a` <=> NULL AND `b` <=> 2 AND `c` <=> NULL AND {exact('c')} <=> NULL LIMIT 1",
+            f"{INSERT} (`a`,`b`,`c`) VALUES (5,6,NULL) ON DUPLICATE KEY UPDATE `a`=VALUES(`a`),`b`=VALUES(`b`),`c`=VALUES(`c`)",
+            f"{INSERT} (`a`,`b`,`c`) VALUES (3,4,'y'),(NULL,8,'z')",
+        ],
+    ),
+    "a row without a value in any key is deleted even where its keys stay": (
+        NULLABLE, Events(NULLABLE).update((None, 2), (None, 3), rowid=1).update((1, 2), (1, 3), rowid=2),
+        [
+            f"{DELETE} `u` <=> NULL AND `v` <=> 2 LIMIT 1",
+            f"{INSERT} (`u`,`v`) VALUES (1,3) ON DUPLICATE KEY UPDATE `u`=VALUES(`u`),`v`=VALUES(`v`)", f"{INSERT} (`u`,`v`) VALUES (NULL,3)",
+        ],
+    ),
+    "a row without a clustered key is found by its unique key": (NEEDED, Events(NEEDED).delete(4, 2, rowid=9), [f"{DELETE} `u` IN (4)"]),
+    # Images that lack columns while a DDL runs.
+    "a column that the image lacks is not asked for": (
+        replace(table([column("a"), column("b"), column("c")], [index("c", ("c", -1))]), leaving=frozenset({3})),
+        Events(table([column("a"), column("b")])).delete(1, 2, rowid=1).delete(1, 2, rowid=2).delete(5, 6, rowid=3),
+        [f"{DELETE} `a` <=> 1 AND `b` <=> 2 LIMIT 2", f"{DELETE} `a` <=> 5 AND `b` <=> 6 LIMIT 1"],
+    ),
+    "of a column that is new the default is the likelier": (
+        changed(A, AC, ids=(1, 2)), Events(A).delete(1, rowid=1), [f"{DELETE} `a` <=> 1 ORDER BY `c` <=> NULL DESC LIMIT 1"]
+    ),
+    "of a column with a new type its former value is the likelier": (
+        changed(AC, table([column("a"), text("c")]), ids=(1, 3)), Events(AC).delete(1, 7, rowid=1),
+        [f"{DELETE} `a` <=> 1 ORDER BY {exact('c')} <=> CAST(7 AS BINARY) DESC LIMIT 1"],
+    ),
+    "also of the only column": (
+        changed(C, table([text("c")]), ids=(3,)), Events(C).delete(7, rowid=1),
+        [f"{DELETE} TRUE ORDER BY {exact('c')} <=> CAST(7 AS BINARY) DESC LIMIT 1"],
+    ),
+    "a key whose column the image lacks is no key": (
+        replace(table([column("a"), column("b")], [index("b", ("b", -1)), index("a", ("a", -1))]), leaving=frozenset({2})),
+        Events(A).delete(1, rowid=1).delete(None, rowid=2), [f"{DELETE} `a` IN (1)", f"{DELETE} `a` <=> NULL LIMIT 1"],
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.shows("known wrong: key changes only in case")
-def test_a_key_that_changes_only_in_case_is_deleted() -> None:
-    events = Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True)
-    assert texts(plan(COMMON, events)) == [
-        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN (('Key',1))",
-        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES ('KEY',1,5)",
-    ]
-
-
-def test_keyless_rows_are_matched_by_every_column_and_inserted() -> None:
-    events = Events(KEYLESS).delete(1, "a", rowid=1).delete(1, "a", rowid=2).delete(None, None, rowid=3).insert(2, "b", rowid=4)
-    exact = "CAST(CONVERT(`b` USING utf8mb4) AS BINARY)"
-    assert texts(plan(KEYLESS, events)) == [
-        f"DELETE FROM `d`.`t` WHERE `a` <=> 1 AND {exact} <=> 'a' LIMIT 2",
-        f"DELETE FROM `d`.`t` WHERE `a` <=> NULL AND {exact} <=> NULL LIMIT 1",
-        "INSERT INTO `d`.`t` (`a`,`b`) VALUES (2,'b')",
-    ]
-
-
-def test_a_keyless_update_is_delete_and_insert() -> None:
-    found = texts(plan(KEYLESS, Events(KEYLESS).update((1, "a"), (1, "A"), rowid=1)))
-    assert [t.split()[0] for t in found] == ["DELETE", "INSERT"]
-
-
-def test_an_indexed_text_of_a_keyless_table_is_found_by_the_index_too() -> None:
-    at = table([text("u")], [index("uu", ("u", -1), unique=False)])
-    assert texts(plan(at, Events(at).delete("x", rowid=1))) == [
-        "DELETE FROM `d`.`t` WHERE `u` <=> 'x' AND CAST(CONVERT(`u` USING utf8mb4) AS BINARY) <=> 'x' LIMIT 1"
-    ]
-
-
-def test_a_row_is_found_by_its_first_key_without_a_null() -> None:
-    at = table([column("a"), column("b"), text("c")], [index("ab", ("a", -1), ("b", -1)), index("c", ("c", 3))])
-    events = Events(at).delete(1, 2, "x", rowid=1).delete(1, None, "long text", rowid=2).delete(None, 2, None, rowid=3)
-    events.update((3, 4, None), (3, 4, "y"), rowid=4).update((5, 6, None), (5, 6, None), rowid=5).update(
-        (None, 7, "z"), (None, 8, "z"), rowid=6
-    )
-    exact = "CAST(CONVERT(`c` USING utf8mb4) AS BINARY)"
-    assert texts(plan(at, events)) == [
-        "DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))",
-        "DELETE FROM `d`.`t` WHERE `c` IN ('long text','z')",
-        f"DELETE FROM `d`.`t` WHERE `a` <=> NULL AND `b` <=> 2 AND `c` <=> NULL AND {exact} <=> NULL LIMIT 1",
-        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES (5,6,NULL) ON DUPLICATE KEY UPDATE `a`=VALUES(`a`),`b`=VALUES(`b`),`c`=VALUES(`c`)",
-        "INSERT INTO `d`.`t` (`a`,`b`,`c`) VALUES (3,4,'y'),(NULL,8,'z')",
-    ]
-
-
-def test_a_row_without_a_value_in_any_key_is_deleted_even_where_its_keys_stay() -> None:
-    at = table([column("u"), column("v")], [index("uu", ("u", -1))])
-    assert texts(plan(at, Events(at).update((None, 2), (None, 3), rowid=1))) == [
-        "DELETE FROM `d`.`t` WHERE `u` <=> NULL AND `v` <=> 2 LIMIT 1",
-        "INSERT INTO `d`.`t` (`u`,`v`) VALUES (NULL,3)",
-    ]
-    assert texts(plan(at, Events(at).update((1, 2), (1, 3), rowid=1))) == [
-        "INSERT INTO `d`.`t` (`u`,`v`) VALUES (1,3) ON DUPLICATE KEY UPDATE `u`=VALUES(`u`),`v`=VALUES(`v`)"
-    ]
-
-
-def test_a_row_without_clustered_key_is_found_by_its_unique_key() -> None:
-    at = table([column("u", flag=NOT_NULL), column("v")], [index("uu", ("u", -1))])
-    assert texts(plan(at, Events(at).delete(4, 2, rowid=9))) == ["DELETE FROM `d`.`t` WHERE `u` IN (4)"]
+@pytest.mark.parametrize("case", CASES)
+def test_statements(case: str) -> None:
+    at, events, wanted = CASES[case]
+    assert texts(plan(at, events)) == wanted
 
 
 def test_statements_end_at_the_limits() -> None:
@@ -246,50 +245,12 @@ def changed(before: TableAt, after: TableAt, **more: Any) -> TableAt:
     return replace(after, info=info, version=version, snapshots=(*before.snapshots, TableSnapshot(version, "d", "t", info)), **more)
 
 
-def test_a_column_that_the_image_lacks_is_not_asked_for() -> None:
-    at = table([column("a"), column("b"), column("c")], [index("c", ("c", -1))])
-    without_c = table([column("a"), column("b")])
-    gone = replace(at, leaving=frozenset({3}))
-    events = Events(without_c).delete(1, 2, rowid=1).delete(1, 2, rowid=2).delete(5, 6, rowid=3)
-    assert texts(plan(gone, events)) == [
-        "DELETE FROM `d`.`t` WHERE `a` <=> 1 AND `b` <=> 2 LIMIT 2",
-        "DELETE FROM `d`.`t` WHERE `a` <=> 5 AND `b` <=> 6 LIMIT 1",
-    ]
-
-
 def test_images_with_and_without_the_column_in_one_span() -> None:
     at = replace(table([column("a"), column("c")]), leaving=frozenset({2}))
     both = pa.concat_tables([Events(table([column("a")])).delete(1, rowid=1).table(), Events(at, 2000).delete(1, 5, rowid=2).table()])
     assert texts(plan_rows(both, {TABLE_ID: at}, LIMITS)) == [
         "DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY `c` <=> 5 DESC LIMIT 1",
         "DELETE FROM `d`.`t` WHERE `a` <=> 1 LIMIT 1",
-    ]
-
-
-def test_of_a_column_that_is_new_the_default_is_the_likelier() -> None:
-    old, new = table([column("a")]), table([column("a"), column("c")])
-    at = changed(old, new, ids=(1, 2))
-    assert texts(plan(at, Events(old).delete(1, rowid=1))) == ["DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY `c` <=> NULL DESC LIMIT 1"]
-
-
-def test_of_a_column_with_a_new_type_its_former_value_is_the_likelier() -> None:
-    old, new = table([column("a"), column("c")]), table([column("a"), text("c")])
-    at = changed(old, new, ids=(1, 3))
-    assert texts(plan(at, Events(old).delete(1, 7, rowid=1))) == [
-        "DELETE FROM `d`.`t` WHERE `a` <=> 1 ORDER BY CAST(CONVERT(`c` USING utf8mb4) AS BINARY) <=> CAST(7 AS BINARY) DESC LIMIT 1"
-    ]
-    alone = changed(table([column("c")]), table([text("c")]), ids=(3,))
-    assert texts(plan(alone, Events(table([column("c")])).delete(7, rowid=1))) == [
-        "DELETE FROM `d`.`t` WHERE TRUE ORDER BY CAST(CONVERT(`c` USING utf8mb4) AS BINARY) <=> CAST(7 AS BINARY) DESC LIMIT 1"
-    ]
-
-
-def test_a_key_whose_column_the_image_lacks_is_no_key() -> None:
-    at = table([column("a"), column("b")], [index("b", ("b", -1)), index("a", ("a", -1))])
-    events = Events(table([column("a")])).delete(1, rowid=1).delete(None, rowid=2)
-    assert texts(plan(replace(at, leaving=frozenset({2})), events)) == [
-        "DELETE FROM `d`.`t` WHERE `a` IN (1)",
-        "DELETE FROM `d`.`t` WHERE `a` <=> NULL LIMIT 1",
     ]
 
 

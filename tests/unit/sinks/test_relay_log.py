@@ -34,6 +34,21 @@ def made(directory: Path, max_bytes: int = 10 << 20, stream: RelayStream = STREA
     return RelayLog(directory, max_bytes, stream, lambda: datetime.datetime(2018, 10, 10, 10, 10, 10))
 
 
+def begun(directory: Path, max_bytes: int = 10 << 20) -> RelayLog:
+    log = made(directory, max_bytes)
+    log.begin(CLEAN)
+    return log
+
+
+def written(directory: Path, *spans: tuple[int, ...], progress: TargetProgress = CLEAN, max_bytes: int = 10 << 20) -> None:
+    """One life. A span: its two ends, and the transactions that it brings."""
+    log = made(directory, max_bytes)
+    log.begin(progress)
+    for after_ts, upto_ts, *stamps in spans:
+        log.write(after_ts, upto_ts, messages(*stamps))
+    log.close()
+
+
 def stamps_in(directory: Path) -> list[int]:
     return [commit_ts_of(r.payload) for r in walk(directory)]
 
@@ -92,8 +107,7 @@ def test_a_restored_target_has_no_use_for_a_later_log() -> None:
 def test_files_are_a_real_drainers_byte_for_byte(tmp_path: Path, case: str) -> None:
     """The payloads are what a real Drainer's translator made of the same binlogs; the frame is that of wire.md 3."""
     payloads = ours(case, SecondaryBinlogs())
-    log = made(tmp_path)
-    log.begin(CLEAN)
+    log = begun(tmp_path)
     log.write(0, 1 << 62, [Message(commit_ts_of(p), p, 0) for p in payloads])
     log.close()
     (file,) = files_in(tmp_path)
@@ -102,8 +116,7 @@ def test_files_are_a_real_drainers_byte_for_byte(tmp_path: Path, case: str) -> N
 
 
 def test_a_span_is_durable_before_its_cover(tmp_path: Path) -> None:
-    log = made(tmp_path)
-    log.begin(CLEAN)
+    log = begun(tmp_path)
     log.write(30, 40, messages(31, 40))
     cover = read_cover(tmp_path)
     assert cover is not None and (cover.after_ts, cover.upto_ts, cover.stream) == (30, 40, STREAM)
@@ -113,36 +126,21 @@ def test_a_span_is_durable_before_its_cover(tmp_path: Path) -> None:
 
 
 def test_an_open_span_is_not_written_again(tmp_path: Path) -> None:
-    log = made(tmp_path)
-    log.begin(CLEAN)
-    log.write(30, 40, messages(31, 40))
-    log.close()
-    log = made(tmp_path)
-    log.begin(OPEN)
-    log.write(30, 40, messages(31, 40))
-    log.write(35, 45, messages(36, 40, 44))
-    log.close()
+    written(tmp_path, (30, 40, 31, 40))
+    written(tmp_path, (30, 40, 31, 40), (35, 45, 36, 40, 44), progress=OPEN)
     assert stamps_in(tmp_path) == [31, 40, 44]
     cover = read_cover(tmp_path)
     assert cover is not None and (cover.after_ts, cover.upto_ts) == (30, 45)
 
 
 def test_what_was_written_ahead_is_cut(tmp_path: Path) -> None:
-    log = made(tmp_path, max_bytes=60)
-    log.begin(CLEAN)
-    log.write(20, 30, messages(21, 25, 30))
-    log.write(30, 40, messages(31, 35, 40))
-    log.close()
-    log = made(tmp_path, max_bytes=60)
-    log.begin(CLEAN)
-    log.write(30, 40, messages(31, 40))
-    log.close()
+    written(tmp_path, (20, 30, 21, 25, 30), (30, 40, 31, 35, 40), max_bytes=60)
+    written(tmp_path, (30, 40, 31, 40), max_bytes=60)
     assert stamps_in(tmp_path) == [21, 25, 30, 31, 40]
 
 
 def test_applied_files_are_deleted_and_never_the_one_being_written(tmp_path: Path) -> None:
-    log = made(tmp_path, max_bytes=60)
-    log.begin(CLEAN)
+    log = begun(tmp_path, 60)
     log.write(30, 40, messages(*range(31, 41)))
     assert len(files_in(tmp_path)) > 3
     log.passed(35)
@@ -157,10 +155,7 @@ def test_applied_files_are_deleted_and_never_the_one_being_written(tmp_path: Pat
 
 
 def test_a_cover_whose_files_are_gone_is_none(tmp_path: Path) -> None:
-    log = made(tmp_path, max_bytes=60)
-    log.begin(CLEAN)
-    log.write(30, 40, messages(*range(31, 41)))
-    log.close()
+    written(tmp_path, (30, 40, *range(31, 41)), max_bytes=60)
     (tmp_path / files_in(tmp_path)[1].name).unlink()
     assert read_cover(tmp_path) is None
     (tmp_path / COVER).write_text("{")
@@ -174,10 +169,7 @@ def test_a_cover_of_another_layout_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_names_file_and_offset(tmp_path: Path) -> None:
-    log = made(tmp_path)
-    log.begin(CLEAN)
-    log.write(30, 40, messages(31, 40))
-    log.close()
+    written(tmp_path, (30, 40, 31, 40))
     path = tmp_path / files_in(tmp_path)[0].name
     data = bytearray(path.read_bytes())
     data[20] ^= 1
@@ -187,8 +179,7 @@ def test_damage_names_file_and_offset(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    log = made(tmp_path)
-    log.begin(CLEAN)
+    log = begun(tmp_path)
     with pytest.raises(LeaseHeld):
         made(tmp_path).begin(CLEAN)
     log.close()
@@ -196,8 +187,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 def test_after_an_error_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = made(tmp_path)
-    log.begin(CLEAN)
+    log = begun(tmp_path)
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")

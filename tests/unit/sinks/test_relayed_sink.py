@@ -115,7 +115,7 @@ def test_nothing_reaches_the_target_that_is_not_in_the_log(tmp_path: Path, monke
 def test_a_ddl_of_a_frozen_table_is_not_in_the_log(tmp_path: Path) -> None:
     """The target does not execute it, so a replay of the log must not either."""
     h = history_of(database(1), job(2, 3, table(10, "t")), job(300, 5, table(10, "t", [column(1, "id"), column(2, "v")])))
-    *_, step = steps_of(h, {})
+    *_, step = steps_of(h)
     behind, sink = opened(tmp_path, CLEAN, every_step=True)
     sink.apply_ddl(step, h, {10: FrozenTable(2, "d", "t", {1: "id"})})
     sink.apply_ddl(step, h, {})

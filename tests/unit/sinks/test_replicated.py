@@ -257,7 +257,7 @@ def test_a_swap_that_brings_a_table_in_is_refused_as_a_whole() -> None:
     """What gh-ost and pt-online-schema-change end with, while their ghost tables are ignored."""
     swap = job(5, 47, table(11, "t"), many=[table(10, "_old"), table(11, "t")], query="rename table t to _old, _t to t")
     h = history(*HOMES, KEPT, UNKEPT, swap)
-    (*_, last) = steps_of(h, {})
+    (*_, last) = steps_of(h)
     found = decided(last, h, SELECTION).decision
     assert found.fate is REFUSED
     assert "d._t becomes d.t, but d._t is not replicated" in found.why and "and then skip the DDL" in found.why

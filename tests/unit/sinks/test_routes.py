@@ -74,35 +74,26 @@ BASE = (database(1), database(2, "e", 2000))
 MADE = (*BASE, job(3, 3, table(10, "t"), query="create table t (id int primary key)"))
 
 
-@pytest.mark.parametrize(
-    ("last", "text", "wanted"),
-    [
-        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`"),
-        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`"),
-        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`"),
-        (job(4, 14, table(10, "v")), "RENAME TABLE t TO v", "RENAME TABLE `x`.`u` TO `d`.`w`"),
-        (job(4, 14, table(10, "t"), schema_id=2000, schema_name="e"), "RENAME TABLE t TO e.t", "RENAME TABLE `x`.`u` TO `f`.`t`"),
-        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`"),
-    ],
-)
-def test_statements_that_are_built_have_the_targets_names(last: dict[str, object], text: str, wanted: str) -> None:
-    assert sql_of(history(*MADE, last), {4: text}) == wanted
+OTHERWISE = "MINVALUE 1 MAXVALUE 9223372036854775806 CACHE 1000 NOCYCLE"
 
 
 @pytest.mark.parametrize(
-    ("last", "text", "wanted"),
+    ("last", "text", "wanted", "flavours"),
     [
-        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`"),
-        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`"),
-        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`"),
-        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`"),
-        (database(4, "e", 3000), "CREATE DATABASE e", "CREATE DATABASE `f` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"),
-        (job(4, 34, table(11, "v", sequence={"sequence_start": 3})), "CREATE SEQUENCE v START 3", "CREATE SEQUENCE `d`.`w` START WITH 3 INCREMENT BY 1 MINVALUE 1 MAXVALUE 9223372036854775806 CACHE 1000 NOCYCLE"),
-        (job(4, 3, table(11, "v")), "CREATE TABLE v (id int primary key)", "CREATE TABLE `d`.`w` (`id` INT NOT NULL, PRIMARY KEY (`id`)) DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"),
+        (job(4, 4, table_id=10), "DROP TABLE t", "DROP TABLE `x`.`u`", "both"),
+        (job(4, 11, table(11, "t"), table_id=10), "TRUNCATE t", "TRUNCATE TABLE `x`.`u`", "both"),
+        (job(4, 14, table(10, "n")), "RENAME TABLE t TO n", "RENAME TABLE `x`.`u` TO `d`.`n`", "both"),
+        (job(4, 14, table(10, "v")), "RENAME TABLE t TO v", "RENAME TABLE `x`.`u` TO `d`.`w`", "both"),
+        (job(4, 14, table(10, "t"), schema_id=2000, schema_name="e"), "RENAME TABLE t TO e.t", "RENAME TABLE `x`.`u` TO `f`.`t`", "both"),
+        (job(4, 2, schema_id=2000, schema_name="e"), "DROP DATABASE e", "DROP DATABASE `f`", "both"),
+        (database(4, "e", 3000), "CREATE DATABASE e", "CREATE DATABASE `f` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin", "tidb"),
+        (job(4, 34, table(11, "v", sequence={"sequence_start": 3})), "CREATE SEQUENCE v START 3", f"CREATE SEQUENCE `d`.`w` START WITH 3 INCREMENT BY 1 {OTHERWISE}", "tidb"),
+        (job(4, 3, table(11, "v")), "CREATE TABLE v (id int primary key)", "CREATE TABLE `d`.`w` (`id` INT NOT NULL, PRIMARY KEY (`id`)) DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin", "tidb"),
     ],
 )  # fmt: skip
-def test_a_tidb_target_gets_its_names_too(last: dict[str, object], text: str, wanted: str) -> None:
-    assert sql_of(history(*MADE, last), {4: text}, replace(DIALECT, flavour=Flavour.TIDB)) == wanted
+def test_statements_that_are_built_have_the_targets_names(last: dict[str, object], text: str, wanted: str, flavours: str) -> None:
+    for flavour in (Flavour.TIDB, Flavour.MARIADB) if flavours == "both" else (Flavour.TIDB,):
+        assert sql_of(history(*MADE, last), {4: text}, replace(DIALECT, flavour=flavour)) == wanted
 
 
 @pytest.mark.parametrize(("query", "form"), [("ALTER TABLE t NEW", DdlForm.INFOS), ("ALTER TABLE other NEW", DdlForm.TEXT)])
@@ -113,7 +104,7 @@ def test_a_text_is_not_sent_where_its_table_has_another_name(query: str, form: D
     subjects = []
     for tp in (5, 250):
         h = history(*made, job(4, tp, table(10, name, [column(1, "id"), column(2, "a")]), query=query))
-        subjects.append(subject_of(steps_of(h, {})[-1], h, routes=ROUTES))
+        subjects.append(subject_of(steps_of(h)[-1], h, routes=ROUTES))
     adds, unknown = subjects
     assert (adds.given.form, unknown.given.form) == (form, form)
     assert by_changes(adds, replace(DIALECT, flavour=Flavour.TIDB)) and not by_changes(unknown, DIALECT)
@@ -127,14 +118,14 @@ def test_of_several_tables_only_those_that_are_replicated_are_sent() -> None:
     step = decided(steps_of(h, {5: "RENAME TABLE t TO old, _a TO _b"})[-1], h, hidden)
     assert rewrite(subject_of(step, h), DIALECT, restored=True).sql == "RENAME TABLE `d`.`t` TO `d`.`old`"
     h = history(*MADE, job(4, 60, None, many=[table(11, "_a"), table(12, "n")]))
-    made = statements_of(subject_of(decided(steps_of(h, {})[-1], h, hidden), h), DIALECT, restored=True)
+    made = statements_of(subject_of(decided(steps_of(h)[-1], h, hidden), h), DIALECT, restored=True)
     assert [s.sql.split(" (")[0] for s in made] == ["CREATE TABLE `d`.`n`"]
 
 
 def test_a_rename_between_names_that_are_one_at_the_target_needs_nothing() -> None:
     same = routes(TableRoute("d", "t", "x", "u"), TableRoute("d", "n", "x", "u2"))
     h = history(*MADE, job(4, 14, table(10, "n")))
-    step = steps_of(h, {})[-1]
+    step = steps_of(h)[-1]
     assert rewrite(subject_of(step, h, routes=same), DIALECT, restored=True).sql
     merged = replace(same, tables=(same.tables[0], ("d", "n", TargetName("x", "u"))))
     assert not rewrite(subject_of(step, h, routes=merged), DIALECT, restored=True).sql
@@ -157,47 +148,12 @@ def test_a_name_without_a_database_is_of_the_session_s() -> None:
 
 def test_a_derived_table_has_the_targets_name() -> None:
     h = history(*MADE, job(4, 60, None, many=[table(11, "v"), table(12, "n")]))
-    first, second = steps_of(h, {})[-2:]
+    first, second = steps_of(h)[-2:]
     assert statements_of(subject_of(first, h, routes=ROUTES), DIALECT, restored=True)[0].sql.startswith("CREATE TABLE `x`.`u` (")
     assert [s.sql.split(" (")[0] for s in statements_of(subject_of(second, h, routes=ROUTES), DIALECT, restored=True)] == [
         "CREATE TABLE `d`.`w`",
         "CREATE TABLE `d`.`n`",
     ]
-
-
-MERGING = Selection(routes=routes(TableRoute("d", "t", "", "u")))
-
-
-@pytest.mark.parametrize(
-    ("last", "words"),
-    [
-        (job(4, 3, table(11, "u")), "d.t and d.u would both be d.u at the target"),
-        (job(4, 3, table(11, "n")), ""),
-        (job(4, 14, table(10, "n")), ""),
-        (job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select * from `t`"), "the view names t"),
-        (job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select 1"), ""),
-    ],
-)
-def test_two_tables_never_become_one(last: dict[str, object], words: str) -> None:
-    h = history(*MADE, last)
-    decision = decided(steps_of(h, {})[-1], h, MERGING).decision
-    assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED)
-    assert words in decision.why
-
-
-@pytest.mark.parametrize(
-    ("given", "schema", "words"),
-    [
-        (TableRoute("d", "t", "x", ""), "d", "d.t is x.t at the target, and DROP DATABASE d would not drop it"),
-        (TableRoute("d", "t", "e", ""), "e", "the target has d.t in e too"),
-        (TableRoute("d", "", "x", ""), "d", ""),
-    ],
-)
-def test_a_database_is_dropped_only_where_that_drops_its_tables(given: TableRoute, schema: str, words: str) -> None:
-    ids = {"d": 1000, "e": 2000}
-    h = history(*MADE, job(4, 2, schema_id=ids[schema], schema_name=schema))
-    decision = decided(steps_of(h, {})[-1], h, Selection(routes=routes(given))).decision
-    assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
 
 
 # Lists of columns.
@@ -208,7 +164,7 @@ LISTED = routes(TableRoute("d", "t", "", "u", columns=("ID", "a")))
 
 def listed(*jobs: dict[str, object], selection: Routes = LISTED) -> tuple[SchemaHistory, DdlStep, Subject]:
     h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
-    step = decided(steps_of(h, {})[-1], h, Selection(routes=selection))
+    step = decided(steps_of(h)[-1], h, Selection(routes=selection))
     return h, step, subject_of(step, h, routes=selection)
 
 
@@ -245,21 +201,6 @@ def test_what_changes_other_columns_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "words"),
-    [
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t becomes z, but its list of columns has only one"),
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), column(3, "a")])), "but its list of columns has only one"),
-        (job(4, 14, table(10, "n", ABC)), "have different lists of columns"),
-        (job(4, 20, table(10, "t", ABC)), "the target has no partitions of"),
-        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), ""),
-    ],
-)
-def test_ddls_that_a_list_does_not_allow(last: dict[str, object], words: str) -> None:
-    _, step, _ = listed(last)
-    assert step.decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in step.decision.why
-
-
-@pytest.mark.parametrize(
     ("columns", "words"),
     [(("a", "b"), "the route of d.t lacks the columns id of the primary key"), (("id", "x"), "d.t has no column x"), (("id",), "")],
 )
@@ -277,7 +218,7 @@ def test_a_list_may_name_columns_of_other_versions() -> None:
     jobs = (job(4, 12, table(10, "t", z), query="alter table t rename column a to z"), job(5, 11, table(11, "t", z), table_id=10))
     h = history(*BASE, job(3, 3, table(10, "t", ABC), query="create table t (id int primary key, a int, b int)"), *jobs)
     selection = Selection(routes=both)
-    fates = [decided(step, h, selection).decision for step in steps_of(h, {})]
+    fates = [decided(step, h, selection).decision for step in steps_of(h)]
     assert [d.fate for d in fates] == [DdlFate.APPLIED] * 5
     assert [both.wrong(selection.live(h, version), h) for version in (3, 4)] == ["", ""]
     gone = routes(TableRoute("d", "t", columns=("a", "y")))
@@ -290,27 +231,52 @@ def test_a_quoted_column_of_a_condition_is_seen() -> None:
 
     h = history(*BASE, job(3, 3, at(INT, 2)), job(4, 12, at(VARCHAR, 7)))
     where = Selection(routes=routes(TableRoute("d", "t", where="`My Col` > 1")))
-    assert "the values of my col of d.t are converted" in decided(steps_of(h, {})[-1], h, where).decision.why
+    assert "the values of my col of d.t are converted" in decided(steps_of(h)[-1], h, where).decision.why
 
 
+LIST = Selection(routes=LISTED)
 WHERE = Selection(routes=routes(TableRoute("d", "t", where="A > 1 AND `id` < 9")))
 
 
+TABLE_OF_THREE = (*BASE, job(3, 3, table(10, "t", ABC)))
+
+
+def routed(*route: str) -> Selection:
+    return Selection(routes=routes(TableRoute(*route)))
+
+
+MERGED = routed("d", "t", "", "u")
+
+
 @pytest.mark.parametrize(
-    ("last", "words"),
+    ("selection", "last", "words"),
     [
-        (job(4, 6, table(10, "t", [ABC[0], ABC[2]])), "of d.t names a, which the table does not have after this DDL"),
-        (job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "of d.t names a, which"),
-        (job(4, 12, table(10, "t", [ABC[0], column(7, "a"), ABC[2]])), "the values of a of d.t are converted"),
-        (job(4, 12, table(10, "t", [ABC[0], ABC[1], column(7, "b")])), ""),
-        (job(4, 5, table(10, "t", [*ABC, column(4, "c")])), ""),
-        (job(4, 14, table(10, "n", ABC)), "have different conditions for rows"),
-        (job(4, 11, table(11, "t", ABC), table_id=10), ""),
+        (MERGED, job(4, 3, table(11, "u")), "d.t and d.u would both be d.u at the target"),
+        (MERGED, job(4, 3, table(11, "n")), ""),
+        (MERGED, job(4, 14, table(10, "n", ABC)), ""),
+        (MERGED, job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select * from `t`"), "the view names t"),
+        (MERGED, job(4, 21, {**table(11, "x"), "view": {}}, query="create view x as select 1"), ""),
+        (routed("d", "t", "x", ""), job(4, 2, schema_name="d"), "d.t is x.t at the target, and DROP DATABASE d would not drop it"),
+        (routed("d", "t", "e", ""), job(4, 2, schema_id=2000, schema_name="e"), "the target has d.t in e too"),
+        (routed("d", "", "x", ""), job(4, 2, schema_name="d"), ""),
+        (LIST, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "a of d.t becomes z, but its list of columns has only one"),
+        (LIST, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), column(3, "a")])), "but its list of columns has only one"),
+        (LIST, job(4, 14, table(10, "n", ABC)), "have different lists of columns"),
+        (LIST, job(4, 20, table(10, "t", ABC)), "the target has no partitions of"),
+        (LIST, job(4, 6, table(10, "t", [ABC[0], ABC[2]])), ""),
+        (WHERE, job(4, 6, table(10, "t", [ABC[0], ABC[2]])), "of d.t names a, which the table does not have after this DDL"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], column(2, "z"), ABC[2]])), "of d.t names a, which"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], column(7, "a"), ABC[2]])), "the values of a of d.t are converted"),
+        (WHERE, job(4, 12, table(10, "t", [ABC[0], ABC[1], column(7, "b")])), ""),
+        (WHERE, job(4, 5, table(10, "t", [*ABC, column(4, "c")])), ""),
+        (WHERE, job(4, 14, table(10, "n", ABC)), "have different conditions for rows"),
+        (WHERE, job(4, 11, table(11, "t", ABC), table_id=10), ""),
     ],
 )
-def test_ddls_that_a_condition_does_not_allow(last: dict[str, object], words: str) -> None:
-    h = history(*BASE, job(3, 3, table(10, "t", ABC)), last)
-    decision = decided(steps_of(h, {})[-1], h, WHERE).decision
+def test_ddls_that_a_route_does_not_allow(selection: Selection, last: dict[str, object], words: str) -> None:
+    """Two tables never become one, a database is dropped only where that drops its tables, and what a list or a condition names stays."""
+    h = history(*TABLE_OF_THREE, last)
+    decision = decided(steps_of(h)[-1], h, selection).decision
     assert decision.fate is (DdlFate.REFUSED if words else DdlFate.APPLIED) and words in decision.why
 
 
