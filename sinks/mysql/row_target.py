@@ -84,7 +84,9 @@ class RowTarget:
         return self.tables.settled(fitted, written)
 
     def _span(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> SpanPlan:
-        events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
+        events = wanted(rows, step.gone, step.left_out)
+        if step.hidden is not None:
+            events = marked(events, step.hidden)
         # The tables of which row changes of the step may have been left out.
         gapped = frozenset(table_id for table_id, _ in step.left_out)
         if self.settings.loopback_control or any(step.after_ts < ts <= step.upto_ts for ts in self.settings.ignore_txn_commit_ts):
