@@ -380,7 +380,8 @@ class DeleteCorrection:
         reborn = frozenset(i for i, builder in self._builders.items() if builder.table.others)
         for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen)), reborn):
             changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
-            found[c.table_id] = work_of(self._builders[c.table_id], changes, self._source).gone
+            if (gone := work_of(self._builders[c.table_id], changes, self._source).gone) is not None:
+                found[c.table_id] = gone
         return found
 
     def _rows(self, old: OldRows) -> Indexes:
