@@ -87,8 +87,16 @@ class Session:
         """Run a statement without a result set; the server's response with its warnings, which are queried only if there are any.
 
         ``meanwhile`` is called after sending, while the server executes the statement; it must not use the session, nor raise.
+        A statement for which the server would close the connection is not sent (``PACKET_TOO_LARGE``).
         """
         connection: Any = self._connection
+        # The limit includes one byte for the protocol command.
+        if len(sql) + 1 > self.max_allowed_packet > 0:
+            raise ApplyError(
+                f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}. Raise it there "
+                "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
+                PACKET_TOO_LARGE,
+            )
         with self._classified(sql):
             # The two halves of ``Connection.query``.
             connection._execute_command(COMMAND.COM_QUERY, sql)
@@ -101,16 +109,6 @@ class Session:
             return StatementResult(affected, info)
         warnings = self.query("SHOW WARNINGS")
         return StatementResult(affected, info, count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
-
-    def too_large(self, sql: bytes) -> str:
-        """Why the server would close the connection instead of answering ``sql``, and what to do; empty: it takes as long a statement."""
-        # The limit includes one byte for the protocol command.
-        if not len(sql) + 1 > self.max_allowed_packet > 0:
-            return ""
-        return (
-            f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}. Raise it there "
-            "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again"
-        )
 
     def query(self, sql: str | bytes, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""
