@@ -260,19 +260,18 @@ class CheckedWriter:
     retry_policy: RetryPolicy
     way_out: str = SKIPPING
     """How to continue without a row that the target refuses, as for ``checked``."""
-    savepoints: bool = True
-    """As for ``checked``."""
 
-    def write(self, claim: Callable[[Session], bool], phases: Phases) -> Sequence[Finding]:
+    def write(self, claim: Callable[[Session], bool], phases: Phases, *, savepoints: bool = True) -> Sequence[Finding]:
         """Run the statements in one transaction; returns the findings.
 
         ``claim`` records in the transaction what they are of. False: the target has it, because the answer to an earlier commit was lost.
+        ``savepoints``: as for ``checked``.
         """
         found: Sequence[Finding] = ()
         for attempt in retrying(self.retry_policy):
             with attempt, transaction(self.sessions, attempt) as session:
                 # The lease is checked here, because ``checked`` may roll back and open another transaction.
-                for effects in checked(session, self.settings, self.way_out, savepoints=self.savepoints):
+                for effects in checked(session, self.settings, self.way_out, savepoints=savepoints):
                     lease.check(session, self.lease)
                     if not claim(session):
                         break

@@ -33,6 +33,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
@@ -105,15 +106,16 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 self._get_to_know(session)
-        identity = self._leased.take(self._cluster_id).target
-        self.row_target.history, record = history, self._record
+        held, record = self._leased.take(self._cluster_id), self._record
+        self.row_target.history = history
+        self.row_target.writer = CheckedWriter(held, self._settings, self._leased.sessions.use, self._retry_policy)
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 recorded, state = self._read_record(session)
         found = record.found(recorded, state)
         known = found.progress.known
-        answer = begin(identity, found.progress.commit_ts if known else None)
+        answer = begin(held.target, found.progress.commit_ts if known else None)
         opening = opening_of(found, answer, history(), self._now, logged=self._logged)
         record.commit_ts = opening.commit_ts
         for attempt in self._leased.retrying():

@@ -42,6 +42,7 @@ class RowTarget:
     """This and the following are known once the target is open."""
     limits: PlanLimits = field(default_factory=PlanLimits)
     history: Callable[[], SchemaHistory] = SchemaHistory
+    writer: CheckedWriter = field(init=False)
 
     def fitted(self, step: RowsStep, rows: pa.Table | None, *, by_rows: bool = False) -> tuple[FittedStep, SafeSpan | None]:
         """``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
@@ -97,9 +98,7 @@ class RowTarget:
 
     def write(self, phases: Phases, step: RowsStep, *, savepoints: bool) -> tuple[Finding, ...]:
         """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings."""
-        leased = self.leased
-        writer = CheckedWriter(leased.lease, self.settings, leased.sessions.use, leased.retry_policy, savepoints=savepoints)
-        return tuple(writer.write(partial(self._claim, step), (*phases, ("before-downstream-commit", ()))))
+        return tuple(self.writer.write(partial(self._claim, step), (*phases, ("before-downstream-commit", ())), savepoints=savepoints))
 
     def _claim(self, step: RowsStep, session: Session) -> bool:
         """Save the end of ``step``; False: the target has it."""
