@@ -85,7 +85,7 @@ class MySQLSink(Sink):
         self._settings = config.apply
         self._cluster_id = cluster_id
         self._now = now or _clock_now
-        self._safe = SafeMode(always=config.apply.safe_mode, partial=config.apply.partial_columns)
+        self._safe = SafeMode(partial=config.apply.partial_columns)
         self._waiting_for: TransientError | None = None
         self._retry_policy = patient(config.apply.retry_seconds, pause, self._wait_for)
         self._leased = LeasedTarget(self._connect, config.apply, self._retry_policy)

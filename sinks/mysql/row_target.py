@@ -49,7 +49,8 @@ class RowTarget:
 
         ``by_rows``: it is written row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
         """
-        here, how, concerned, safely = step, None, concerned_by(step, rows), self.safe.applies(step.after_ts)
+        here, how, concerned = step, None, concerned_by(step, rows)
+        safely = self.settings.safe_mode or step.after_ts < self.safe.bounds.end_ts
         known = None if safely else self.tables.kept(concerned)
         for attempt in self.leased.retrying() if known is None else ():
             with attempt, self.leased.session(attempt) as session:
