@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
+from pyspark_tidb_binlog.schemas.arrowtypes import kind_of, zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -264,6 +264,7 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
+        self._forms = [form_of(c, kind_of(c).arrow) for c in self.columns]
         self._keys = self.info.unique_keys()
         self._name = table_name(table.schema, table.name)
         self._safe = safe
@@ -308,7 +309,7 @@ class TableBuilder:
     def written(self, new: Images, effect: Effect, *, resets: bool = False) -> RowTexts:
         """The texts of ``writes``."""
         shape, tail = self._writing[effect]
-        cells = self._cells(new.rows, self.columns)
+        cells = self._cells(new.rows)
         rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
         noted = self._noted(new.rows) if self._documents else []
         if resets:
@@ -318,7 +319,7 @@ class TableBuilder:
 
     def updated(self, match: ByKey | ByColumns, new: Images, source: OldRowSource) -> RowTexts:
         """The texts of an UPDATE for each row that ``match`` finds, to its image in ``new``: the row keeps what the target alone has."""
-        cells = self._cells(new.rows, self.columns)
+        cells = self._cells(new.rows)
         leads = [f"{quote_name(c.name)}=".encode() for c in self.columns]
         settings = join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]], b"")
         if isinstance(match, ByKey):
@@ -405,9 +406,9 @@ class TableBuilder:
             return [(match_condition(column, self.flavour, indexed=False), column, old.images)]
         return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
-    def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        values = ((c, images.column(c.name)) for c in columns)
-        return [literals(self._taken(c, v) if c.id in self._held_otherwise else v, form_of(c, v.type)) for c, v in values]
+    def _cells(self, images: pa.RecordBatch) -> list[Cells]:
+        values = ((c, images.column(c.name), form) for c, form in zip(self.columns, self._forms, strict=True))
+        return [literals(self._taken(c, v) if c.id in self._held_otherwise else v, form) for c, v, form in values]
 
     def _sought(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
         """Literals for comparisons."""
