@@ -36,7 +36,6 @@ from pyspark_tidb_binlog.schemas.row_layout import (
     Versions,
     image_layout,
     key_layout,
-    place_of,
     without_lacking,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
@@ -129,9 +128,9 @@ def _images(
     keyed: bool = False,
 ) -> pa.RecordBatch:
     """The images of these halves, with ``LACKING``; ``keyed``: and the key of each one's event."""
-    if len(halves) == 1:
-        for op in _kinds(ops):
-            place_of(op, halves[0])
+    for op in _kinds(ops):
+        if not set(halves) & set(HALVES[op]):
+            raise ValueError(f"{op.name} events have no {halves[0].name.lower()} row")
     layout, keys = image_layout(table.info), key_layout(table.info)
     schema, slots = layout.schema.append(LACKING), dict(layout.slots)
     if keyed:

@@ -32,7 +32,6 @@ from pyspark_tidb_binlog.schemas.row_layout import (
     Versions,
     image_layout,
     key_layout,
-    place_of,
     without_lacking,
 )
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
@@ -99,7 +98,7 @@ def half_images(table: "TableAt", ops: Ops, rows: pa.BinaryArray, versions: Vers
 
 
 def _image(table: "TableAt", layout: ImageLayout, op: int, row: bytes | None, version: int, half: Half) -> list[Value]:
-    at = place_of(op, half)
+    at = HALVES[Op(op)].index(half)
     event = _parse(layout.handle, layout.slots.keys(), op, row)
     cells: list[Value] = []
     lacking = 0
@@ -119,19 +118,19 @@ def _image(table: "TableAt", layout: ImageLayout, op: int, row: bytes | None, ve
 
 def _parse(parts: tuple[KeyPart, ...], wanted: Collection[int], op: int, row: bytes | None, *, until_found: bool = False) -> _Event:
     """Parse a row; ``until_found`` stops as soon as every wanted column has been seen."""
-    cursor = Cursor(row or b"")
-    event = _Event({}, {})
+    raw = row or b""
+    cursor, event = Cursor(raw), _Event({}, {})
     for part in parts if op == Op.INSERT else ():
         value = take_datum(cursor)
         if part.length == WHOLE_COLUMN:
             event.handle[part.id] = value
-    if not cursor.left:
+    if cursor.pos == cursor.end:
         raise Corruption("the row has no columns, not even the byte 00 of an empty row")
-    if cursor.peek(2) == EMPTY_ROW:
+    if raw[cursor.pos : cursor.pos + 2] == EMPTY_ROW:
         return event
     limit = len(HALVES[Op(op)])
     found: set[int] = set()
-    while cursor.left and not (until_found and len(found) == len(wanted)):
+    while cursor.pos < cursor.end and not (until_found and len(found) == len(wanted)):
         flag = cursor.byte()
         if flag != Flag.VARINT:
             raise Corruption(f"a column id with flag {flag:#04x} before byte {cursor.pos}")

@@ -36,15 +36,7 @@ class Half(IntEnum):
 
 
 HALVES = {Op.INSERT: (Half.NEW,), Op.UPDATE: (Half.OLD, Half.NEW), Op.DELETE: (Half.OLD,)}
-"""The row images of each kind of event, in their order in the row bytes."""
-
-
-def place_of(op: int, half: Half) -> int:
-    """The index of the pair that belongs to ``half`` among a column's pairs in an event; ``ValueError`` when the event has no such half."""
-    halves = HALVES.get(Op(op), ())
-    if half not in halves:
-        raise ValueError(f"{Op(op).name} events have no {half.name.lower()} row")
-    return halves.index(half)
+"""The row images of each kind of event, in the order of a column's pairs in the row bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ bigger steps are applied by the executors in parts. A DDL is a barrier.
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,12 +25,13 @@ from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
-from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine import keyed
+from pyspark_tidb_binlog.schemas.stages import COLLECTS, ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import (
+    Collected,
     Controls,
     RowSummary,
     controls_of,
+    exploded_upto,
     gap_text,
     merge,
     placed,
@@ -39,11 +40,11 @@ from pyspark_tidb_binlog.sinks.engine.batch import (
     without,
 )
 from pyspark_tidb_binlog.sinks.engine.batch_report import REFUSED, BatchReport, DdlNote, Stage, StageClock
-from pyspark_tidb_binlog.sinks.engine.choice import MarkTables, NeverKept, chosen, chosen_setvals, decided, looped, routed
+from pyspark_tidb_binlog.sinks.engine.choice import NOTHING_LEFT_OUT, LeftOut, MarkTables, chosen, chosen_setvals, decided, looped, routed
 from pyspark_tidb_binlog.sinks.engine.conditions import Condition, Conditions, hidden_events, hidden_rows, require, require_values
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.history_wait import HistoryWait
-from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, persisted
+from pyspark_tidb_binlog.sinks.engine.keyed import BlockKind, KeyedEvents, keyed, persisted
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, events_by_table, plan_steps, replay_steps
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import Sink, TargetProgress, UnfinishedSpan
@@ -84,7 +85,7 @@ class BatchApplier:
         """Conditions that can be evaluated: table id, schema version, expression."""
         self._channel = config.apply.channel_id if config.apply.loopback_control else None
         """The mark of transactions that came back in a ring; None: there is no ring."""
-        self._never_kept: tuple[SchemaHistory, NeverKept] | None = None
+        self._left_out_of: tuple[SchemaHistory, LeftOut] | None = None
         self._checkpoint_dir = config.checkpoint_dir
         self._sink = sink
         self._feed = feed
@@ -111,14 +112,6 @@ class BatchApplier:
     def version(self) -> int:
         """The schema version of the target."""
         return self._applied.version
-
-    @property
-    def behind(self) -> bool:
-        """Whether the target is so far behind the upstream that there is a backlog, whose batches are big.
-
-        By this machine's clock, which may be ahead, or the upstream may be a recording: batches that were small all the same count for more.
-        """
-        return self._small_in_a_row < _SMALL_BATCHES and time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
 
     def open(self, begin: Callable[[str, int | None], int]) -> TargetProgress:
         """Open the sink (``Sink.open``), load which DDL jobs the target has, and check that the routes are right for the tables that exist."""
@@ -166,7 +159,8 @@ class BatchApplier:
         self.clock.restart()
         after_ts, version, counts = self._sink.commit_ts, self._applied.version, self.clock.counts
         try:
-            small = None if self._expect_big or self.behind else self._small(transactions)
+            big = self._expect_big or (self._small_in_a_row < _SMALL_BATCHES and self._has_backlog())
+            small = None if big else self._small(transactions)
             if small is None:
                 self._apply_big(transactions)
             else:
@@ -180,6 +174,13 @@ class BatchApplier:
         except ReplicationError as error:
             self.failure = error
             raise
+
+    def _has_backlog(self) -> bool:
+        """Whether the target is so far behind the upstream that the batches are probably big.
+
+        By this machine's clock, which may be ahead, or the upstream may be a recording: batches that were small all the same count for more.
+        """
+        return time.time() * 1000 - physical_ms(self._sink.commit_ts) > _BACKLOG_MS
 
     def _settle(self, batch_id: int, after_ts: int) -> None:
         """Report what the batch did."""
@@ -206,16 +207,14 @@ class BatchApplier:
     # Small batch: one Spark action collects its row events on the driver.
 
     def _small(self, transactions: DataFrame) -> tuple[Sequence[RowsStep | DdlStep], pa.Table] | None:
-        """Return the steps of the batch and its row events; None: it is too big for the driver."""
+        """Return the steps of the batch and the row events to apply; None: it is too big for the driver."""
         with self.clock.timed(Stage.READ):
-            events = keyed.collected_upto(transactions, self._settings.atomic_rows, ATOMIC_BYTES, self._unread())
+            events = collected_upto(transactions, self._settings.atomic_rows, ATOMIC_BYTES, self._left_out())
         if events is None:
             return None
-        rows, controls = events[BlockKind.ROWS], self._beyond(events)
-        return ((), rows) if controls is None else self._cut(rows, controls)
-
-    def _cut(self, rows: pa.Table, controls: Controls) -> tuple[Sequence[RowsStep | DdlStep], pa.Table]:
-        """Return the steps, and those of the ``rows`` that are to be applied."""
+        rows, controls = events.rows, self._beyond(events.controls, events.ddls, events.rows)
+        if controls is None:
+            return (), rows
         rows = rows.filter(pc.greater(rows.column("commit_ts"), controls.after_ts))
         rows = without(rows, "commit_ts", self._settings.ignore_txn_commit_ts)
         if self._channel is not None:
@@ -229,7 +228,7 @@ class BatchApplier:
         with self._keyed(transactions, history, self._settings.parts) as events:
             with self.clock.timed(Stage.READ):
                 others = events.except_rows()
-                controls = self._beyond(others)
+                controls = self._beyond(others[BlockKind.CONTROLS], others[BlockKind.DDLS], *others.values())
             if controls is None:
                 return
             summary = self._summary(events, others[BlockKind.SUMMARIES], controls)
@@ -239,7 +238,7 @@ class BatchApplier:
 
     @contextmanager
     def _keyed(self, transactions: DataFrame, history: SchemaHistory, parts: int) -> Iterator[KeyedEvents]:
-        events = keyed.keyed(transactions, self._ship(history), parts, self._unread())
+        events = keyed(transactions, self._ship(history), parts, self._left_out())
         with persisted(events.frame):
             yield events
 
@@ -299,12 +298,12 @@ class BatchApplier:
 
     # Steps.
 
-    def _beyond(self, events: Mapping[BlockKind, pa.Table]) -> Controls | None:
-        """Return the part of the batch's span that is not yet in the target; None when all of it is."""
-        if not any(frame.num_rows for frame in events.values()):
+    def _beyond(self, punctuation: pa.Table, ddls: pa.Table, *events: pa.Table) -> Controls | None:
+        """Return the part of the batch's span that is not yet in the target; None when all of it is. ``events``: whatever else there is."""
+        if not any(frame.num_rows for frame in (punctuation, ddls, *events)):
             # Spark runs a new stream's first batch even if the source returns nothing. A lost batch would show as a gap before the next.
             return None
-        controls, commit_ts = controls_of(events[BlockKind.CONTROLS], events[BlockKind.DDLS]), self._sink.commit_ts
+        controls, commit_ts = controls_of(punctuation, ddls), self._sink.commit_ts
         if controls.after_ts > commit_ts:
             raise ApplyError(gap_text(controls.after_ts, commit_ts, self._checkpoint_dir))
         if controls.upto_ts <= commit_ts:
@@ -331,7 +330,7 @@ class BatchApplier:
 
     def _at_target(self, step: RowsStep, rows: pa.Table | KeyedEvents) -> RowsStep:
         """Return ``step`` with the tables that are replicated, as they are on the target, and with the images that conditions hide."""
-        target = chosen(step, self._selection)
+        target = step if self._left_out().concerned.isdisjoint(step.tables) else chosen(step, self._selection)
         unwritable: tuple[UnwritableTable, ...] = ()
         if self._frozen:
             target, unwritable = fitted(target, self._frozen)
@@ -389,13 +388,13 @@ class BatchApplier:
         fate = "filtered" if step.decision.unwanted else done.fate
         self._note_ddl(DdlNote(step.commit_ts, step.restored, fate, "; ".join(losses), step.job.schema_name))
 
-    def _unread(self) -> NeverKept:
-        """Return the tables whose rows need not even be keyed."""
+    def _left_out(self) -> LeftOut:
+        """Return what is not replicated of the tables that are known now."""
         history = self._feed.snapshot()
-        if self._never_kept is None or self._never_kept[0] is not history:
+        if self._left_out_of is None or self._left_out_of[0] is not history:
             marks = MarkTables() if self._channel is None else MarkTables.of(history)
-            self._never_kept = history, NeverKept.of(history, self._selection, marks)
-        return self._never_kept[1]
+            self._left_out_of = history, LeftOut.of(history, self._selection, marks)
+        return self._left_out_of[1]
 
     # What came back in a ring.
 
@@ -403,7 +402,7 @@ class BatchApplier:
         """Return ``rows`` without marks, and without the transactions that carry one of our channel."""
         self.clock.stage = Stage.HISTORY
         history = self._wait.ready((), merge(summarise(rows, ())).tables)
-        marks, rows = self._unread().marks.apart(rows)
+        marks, rows = self._left_out().marks.apart(rows)
         return without(rows, "commit_ts", looped(marks, history, channel))
 
     def _without_loops(self, events: KeyedEvents, summary: RowSummary, controls: Controls) -> tuple[KeyedEvents, RowSummary]:
@@ -421,3 +420,16 @@ class BatchApplier:
                 self._shipped[1].unpersist()
             self._shipped = history, self._spark.sparkContext.broadcast(history)
         return self._shipped[1]
+
+
+def collected_upto(transactions: DataFrame, events: int, size: int, left_out: LeftOut = NOTHING_LEFT_OUT) -> Collected | None:
+    """The events of ``transactions`` but those that are not read, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
+    one Spark job.
+    """
+    context = transactions.sparkSession.sparkContext
+    context.setLocalProperty(COLLECTS, str(size))
+    try:
+        values = transactions.toArrow()
+    finally:
+        context.setLocalProperty(COLLECTS, None)  # type: ignore[arg-type]
+    return exploded_upto(values, events, size, left_out)

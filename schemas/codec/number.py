@@ -52,57 +52,50 @@ def decode_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 class Cursor:
     """A read position in ``data``; every read advances it."""
 
-    __slots__ = ("_data", "_end", "_pos")
+    __slots__ = ("_data", "end", "pos")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._pos = 0
-        self._end = len(data)
-
-    @property
-    def pos(self) -> int:
+        self.pos = 0
         """Number of bytes read so far."""
-        return self._pos
-
-    @property
-    def left(self) -> int:
-        """Number of bytes not read yet."""
-        return self._end - self._pos
+        self.end = len(data)
+        """Number of all bytes."""
 
     def byte(self) -> int:
         """The next byte."""
-        if self._pos >= self._end:
-            raise Corruption(f"the value ends at byte {self._pos}, where one more byte is needed")
-        self._pos += 1
-        return self._data[self._pos - 1]
+        if self.pos >= self.end:
+            raise Corruption(f"the value ends at byte {self.pos}, where one more byte is needed")
+        self.pos += 1
+        return self._data[self.pos - 1]
 
     def take(self, size: int) -> bytes:
         """The next ``size`` bytes."""
-        if not 0 <= size <= self.left:
-            raise Corruption(f"{size} bytes are needed at byte {self._pos}, but {self.left} are left")
-        self._pos += size
-        return self._data[self._pos - size : self._pos]
+        left = self.end - self.pos
+        if not 0 <= size <= left:
+            raise Corruption(f"{size} bytes are needed at byte {self.pos}, but {left} are left")
+        self.pos += size
+        return self._data[self.pos - size : self.pos]
 
     def peek(self, size: int) -> bytes:
         """The next ``size`` bytes, or fewer at the end, without advancing."""
-        return self._data[self._pos : min(self._pos + size, self._end)]
+        return self._data[self.pos : self.pos + size]
 
     def uvarint(self) -> int:
         """A LEB128 number of at most 64 bits."""
-        value, self._pos = decode_uvarint(self._data, self._pos)
+        value, self.pos = decode_uvarint(self._data, self.pos)
         if value >> _VARINT_BITS:
             raise self._too_long()
         return value
 
     def varint(self) -> int:
         """A zig-zag LEB128 number."""
-        value, self._pos = decode_uvarint(self._data, self._pos)
+        value, self.pos = decode_uvarint(self._data, self.pos)
         if value >> _VARINT_BITS:
             raise self._too_long()
         return (value >> 1) ^ -(value & 1)
 
     def _too_long(self) -> Corruption:
-        return Corruption(f"the varint that ends at byte {self._pos} exceeds {_VARINT_BITS} bits")
+        return Corruption(f"the varint that ends at byte {self.pos} exceeds {_VARINT_BITS} bits")
 
 
 def encode_varint(value: int) -> bytes:

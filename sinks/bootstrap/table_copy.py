@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.literals import join_cells
 from pyspark_tidb_binlog.sinks.mysql.plan import PlanLimits, noted_in
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
-from pyspark_tidb_binlog.sinks.mysql.session import PACKET_TOO_LARGE, KeptSessions, Session, Sessions
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, Sessions
 from pyspark_tidb_binlog.sinks.mysql.statements import Effect, Origin, Phase, RowTexts, Statement
 
 _log = logging.getLogger(__name__)
@@ -152,8 +152,6 @@ class RangeCopy:
 
     def _insert(self, session: Session, statement: Statement) -> None:
         label = self.plan.source.label
-        if words := session.too_large(statement.sql):
-            raise ApplyError(f"{label} cannot be copied: {words}", PACKET_TOO_LARGE)
         try:
             found = judge(statement, session.answer(statement.sql))
         except ApplyError as error:

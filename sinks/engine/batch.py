@@ -1,12 +1,13 @@
-"""Summary of a batch before decoding: its span, its DDLs, and which tables it touches at which schema version. Pure.
+"""A batch on the driver, before decoding: its events if they are few, its span, its DDLs, and which tables it touches at which schema version. Pure.
 
 Promises: ``summarise`` may run on any split of the batch, and ``merge`` of the results gives the summary of the whole. So
 executors summarise their partitions, and the driver receives only a few rows.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -15,13 +16,57 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time
+from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.schemas.stages import ROW_SUMMARY
+from pyspark_tidb_binlog.schemas.packed import gathered, unpacked
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION
+from pyspark_tidb_binlog.sinks.engine.choice import NOTHING_LEFT_OUT, LeftOut
 from pyspark_tidb_binlog.sinks.engine.segments import DdlEvent, TableActivity
 
 PARTIAL = ROW_SUMMARY.append(pa.field("interval", pa.int64(), nullable=False))
 """A summary of the row changes between two DDL binlogs; ``interval`` counts the DDL binlogs with a lower commit_ts."""
+_SLICE = 2000
+"""Transactions exploded at a time: a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """All events of a batch."""
+
+    rows: pa.Table
+    """``ROW_EVENT``"""
+    ddls: pa.Table
+    """``DDL_EVENT``"""
+    controls: pa.Table
+    """``CONTROL``"""
+
+
+def exploded_upto(values: pa.Table, events: int, size: int, left_out: LeftOut = NOTHING_LEFT_OUT) -> Collected | None:
+    """The events of ``values`` (``TRANSACTIONS``); None if a value is empty, or they are more than one of the limits."""
+    if pc.min(pc.binary_length(values.column("transactions"))).as_py() == 0:
+        return None
+    frames = [[schema.empty_table()] for schema in (ROW_EVENT, DDL_EVENT, CONTROL)]
+    count = held = 0
+    for piece in slices(values.to_batches()):
+        exploded = explode(piece)
+        rows, *others = (pa.Table.from_batches([frame]) for frame in (exploded.rows, exploded.ddls, exploded.controls))
+        for tables, frame in zip(frames, (left_out.read(rows) if left_out.unread else rows, *others), strict=True):
+            tables.append(frame)
+            count, held = count + frame.num_rows, held + frame.nbytes
+        if count > events or held > size:
+            return None
+    return Collected(*map(pa.concat_tables, frames))
+
+
+def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough to be exploded at once.
+
+    Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
+    """
+    values = chain.from_iterable(batch.column("transactions") for batch in batches)
+    for few in gathered((unpacked([value], TRANSACTION) for value in values), most_rows=_SLICE):
+        yield from pa.concat_tables(few).combine_chunks().to_batches(max_chunksize=_SLICE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class StageClock:
         self.stage = Stage.START
         self.counts = BatchCounts()
         """The counts of the batch under way, or of the newest."""
-        self._seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        """Wall-clock seconds since ``restart``, by name."""
 
     @property
     def between_batches(self) -> bool:
@@ -55,21 +56,16 @@ class StageClock:
             yield
         finally:
             name = name or stage.value
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - begun
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
 
     def move(self, name: str, other: str, seconds: float) -> None:
         """Count ``seconds`` of those counted under ``name`` under ``other``."""
-        self._seconds[name] = self._seconds.get(name, 0.0) - seconds
-        self._seconds[other] = self._seconds.get(other, 0.0) + seconds
+        self.seconds[name] = self.seconds.get(name, 0.0) - seconds
+        self.seconds[other] = self.seconds.get(other, 0.0) + seconds
 
     def restart(self) -> None:
         """Count from zero for a new batch."""
-        self.counts, self._seconds = BatchCounts(), {}
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Wall-clock seconds since ``restart``, by name."""
-        return dict(self._seconds)
+        self.counts, self.seconds = BatchCounts(), {}
 
 
 @dataclass(frozen=True, slots=True)

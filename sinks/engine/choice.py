@@ -65,36 +65,40 @@ _NO_MARKS = MarkTables()
 
 
 @dataclass(frozen=True, slots=True)
-class NeverKept:
-    """Tables that are not replicated under any name that a history knows: their rows are dropped unread. Picklable."""
+class LeftOut:
+    """What is not replicated of the tables that a history knows. Picklable."""
 
-    table_ids: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
+    """Tables that are not replicated under any name: their rows are dropped unread."""
     upto_version: int = 0
     """Rows of a newer schema version are kept: the history may lack the job that renames their table."""
     marks: MarkTables = _NO_MARKS
     """Tables that are not replicated, but read."""
+    concerned: frozenset[int] = frozenset()
+    """All tables of which something is not replicated: their rows under some name, or some kind of row change. ``chosen`` changes no step of others."""
 
     @classmethod
-    def of(cls, history: SchemaHistory, selection: Selection, marks: MarkTables = _NO_MARKS) -> "NeverKept":
-        """Find the tables of ``history`` that are never replicated, except ``marks``."""
-        ids = set()
+    def of(cls, history: SchemaHistory, selection: Selection, marks: MarkTables = _NO_MARKS) -> "LeftOut":
+        """Decide about all tables of ``history``; ``marks`` are read."""
+        unread, concerned, rules = set(), set(), selection.rules
         for table_id, track in history.tracks.items():
             known = [entry for entry in track.entries if isinstance(entry, TableSnapshot)]
-            if known and not any(map(selection.keeps, known)):
-                ids.add(table_id)
-        return cls(frozenset(ids) - marks.table_ids, history.newest_version, marks)
+            kept = [selection.keeps(entry) for entry in known]
+            if known and not any(kept):
+                unread.add(table_id)
+            if not all(kept) or any(rules.ignored_rows(entry.schema, entry.name) for entry in known if rules.rules):
+                concerned.add(table_id)
+        return cls(frozenset(unread) - marks.table_ids, history.newest_version, marks, frozenset(concerned))
 
-    def dropped(self, rows: pa.Table) -> pa.Table:
-        """Return ``rows`` (``ROW_EVENT``) without the rows of these tables."""
-        if not self.table_ids or not rows.num_rows:
-            return rows
-        dropped = np.isin(rows.column("table_id").to_numpy(), list(self.table_ids))
+    def read(self, rows: pa.Table) -> pa.Table:
+        """Return ``rows`` (``ROW_EVENT``) without those of tables ``unread``."""
+        dropped = np.isin(rows.column("table_id").to_numpy(), list(self.unread))
         if not dropped.any():
             return rows  # without a copy
         return rows.filter(pa.array(~(dropped & (rows.column("schema_version").to_numpy() <= self.upto_version))))
 
 
-ALL_KEPT = NeverKept()
+NOTHING_LEFT_OUT = LeftOut()
 
 
 def chosen(step: RowsStep, selection: Selection) -> RowsStep:

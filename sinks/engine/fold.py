@@ -62,7 +62,7 @@ def fold(events: pa.Table, reborn: Collection[int] = ()) -> list[TableChanges]:
     if events.num_rows == 0:
         return []
     order, tables, table_codes, codes = _in_order(events)
-    ops = _int64(events, "op")[order]
+    ops = events["op"].to_numpy()[order]
     first, last = _ends(codes)
     existed, exists = ops[first] != Op.INSERT, ops[last] != Op.DELETE
     if BEFORE in events.column_names:
@@ -213,14 +213,10 @@ def _binary_parts(keys: pa.BinaryArray) -> tuple[Any, Any, Any]:
     return offsets[:-1], np.diff(offsets), data
 
 
-def _int64(events: pa.Table, name: str) -> Indexes:
-    return events[name].combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
-
-
 def _in_order(events: pa.Table) -> tuple[Indexes, Indexes, Indexes, Indexes]:
     """Row numbers in execution order, the ids of the tables, and in that order the place of each event's table among them and its row's number."""
-    order = _event_order(_int64(events, "commit_ts"), _int64(events, "seq"))
-    tables, table_codes = np.unique(_int64(events, "table_id")[order], return_inverse=True)
+    order = _event_order(events["commit_ts"].to_numpy(), events["seq"].to_numpy())
+    tables, table_codes = np.unique(events["table_id"].to_numpy()[order], return_inverse=True)
     codes = _key_codes(events["key"].combine_chunks())[order] * len(tables) + table_codes
     if int(codes.max()) > _SPARSE * len(codes):
         codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
@@ -240,7 +236,8 @@ def _key_codes(keys: pa.BinaryArray) -> Indexes:
     starts, lengths, data = _binary_parts(keys)
     if bool((lengths == 8).all()):
         # The usual key is one integer; this is four times as fast as hashing bytes.
-        return np.unique(_words(data)[starts], return_inverse=True)[1].astype(np.int64)
+        words = data[starts[0] : starts[0] + 8 * len(keys)].view(np.uint64)
+        return np.unique(words, return_inverse=True)[1].astype(np.int64)
     codes: Indexes = pc.dictionary_encode(keys).indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
@@ -282,10 +279,8 @@ class HiddenRows:
         return cls(times, np.sort(codes[half == 0]), np.sort(codes[half == 1]))
 
 
-def marked(rows: pa.Table, hidden: HiddenRows | None) -> pa.Table:
-    """Return ``rows`` (with the columns of ``ROW_EVENT``) with ``BEFORE`` and ``AFTER``; as they are where there are no conditions."""
-    if hidden is None:
-        return rows
+def marked(rows: pa.Table, hidden: HiddenRows) -> pa.Table:
+    """Return ``rows`` (with the columns of ``ROW_EVENT``) with ``BEFORE`` and ``AFTER``."""
     codes = _codes(rows, hidden.times)
     return rows.append_column(BEFORE, pa.array(_among(codes, hidden.before))).append_column(AFTER, pa.array(_among(codes, hidden.after)))
 

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from types import TracebackType
 from typing import Self
 
@@ -28,10 +27,10 @@ from pyspark.sql import functions as F
 
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.packed import gathered, packed, unpacked
-from pyspark_tidb_binlog.schemas.stages import COLLECTS, CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, ddl_of
-from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, summarise
-from pyspark_tidb_binlog.sinks.engine.choice import ALL_KEPT, NeverKept
+from pyspark_tidb_binlog.schemas.packed import packed, unpacked
+from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, ddl_of
+from pyspark_tidb_binlog.sinks.engine.batch import PARTIAL, rows_between, slices, summarise
+from pyspark_tidb_binlog.sinks.engine.choice import NOTHING_LEFT_OUT, LeftOut
 from pyspark_tidb_binlog.sinks.engine.fold import part_numbers
 from pyspark_tidb_binlog.sinks.engine.identity import row_identities
 
@@ -67,8 +66,6 @@ FRAMES: Mapping[BlockKind, pa.Schema] = {
 }
 """The schema of each kind; row changes may have further columns."""
 
-_SLICE = 2000
-"""Transactions exploded into blocks at a time: a few megabytes."""
 KEYED = ROW_EVENT.append(pa.field("key", pa.binary())).append(pa.field("part", pa.int32(), nullable=False))
 """A row event with its row's identity and its part. ``key`` is null if the table is not in the history."""
 
@@ -133,16 +130,16 @@ def keyed(
     transactions: DataFrame,
     history: Broadcast[SchemaHistory],
     parts: int,
-    never_kept: NeverKept = ALL_KEPT,
+    left_out: LeftOut = NOTHING_LEFT_OUT,
 ) -> KeyedEvents:
-    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those ``never_kept``, and with the marks apart."""
+    """``transactions`` (``TRANSACTIONS``) as events, row changes with keys and summaries, without those that are not read, and with the marks apart."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in slices(batches):
             events = explode(piece)
             yield from pack(BlockKind.DDLS, 0, pa.Table.from_batches([events.ddls]))
             yield from pack(BlockKind.CONTROLS, 0, pa.Table.from_batches([events.controls]))
-            marks, changes = never_kept.marks.apart(never_kept.dropped(pa.Table.from_batches([events.rows])))
+            marks, changes = left_out.marks.apart(left_out.read(pa.Table.from_batches([events.rows])))
             yield from pack(BlockKind.MARKS, 0, marks)
             yield from pack(BlockKind.SUMMARIES, 0, summarise(changes, ()))
             for part, rows in by_part(with_keys(changes, history.value, parts)):
@@ -194,39 +191,6 @@ def by_part(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(numbers[start]), sorted_rows.slice(start, end - start)
 
 
-def collected_upto(
-    transactions: DataFrame, events: int, size: int, never_kept: NeverKept = ALL_KEPT
-) -> Mapping[BlockKind, pa.Table] | None:
-    """The events of ``transactions`` but those ``never_kept``, on the driver if they are at most ``events`` and ``size`` bytes, else None; runs
-    one Spark job.
-    """
-    context = transactions.sparkSession.sparkContext
-    context.setLocalProperty(COLLECTS, str(size))
-    try:
-        values = transactions.toArrow()
-    finally:
-        context.setLocalProperty(COLLECTS, None)  # type: ignore[arg-type]
-    return exploded_upto(values, events, size, never_kept)
-
-
-def exploded_upto(values: pa.Table, events: int, size: int, never_kept: NeverKept = ALL_KEPT) -> Mapping[BlockKind, pa.Table] | None:
-    """The row changes, DDLs and controls of ``values`` (``TRANSACTIONS``); None if a value is empty, or they are more than one of the limits. Pure."""
-    if pc.min(pc.binary_length(values.column("transactions"))).as_py() == 0:
-        return None
-    kinds = BlockKind.ROWS, BlockKind.DDLS, BlockKind.CONTROLS
-    frames: dict[BlockKind, list[pa.Table]] = {kind: [FRAMES[kind].empty_table()] for kind in kinds}
-    count = held = 0
-    for piece in slices(values.to_batches()):
-        exploded = explode(piece)
-        rows, ddls, controls = (pa.Table.from_batches([frame]) for frame in (exploded.rows, exploded.ddls, exploded.controls))
-        for kind, frame in zip(kinds, (never_kept.dropped(rows), ddls, controls), strict=True):
-            frames[kind].append(frame)
-            count, held = count + frame.num_rows, held + frame.nbytes
-        if count > events or held > size:
-            return None
-    return {kind: pa.concat_tables(tables) for kind, tables in frames.items()}
-
-
 def collected(blocks: DataFrame) -> Mapping[BlockKind, pa.Table]:
     """The events of ``blocks`` on the driver; runs one Spark job."""
     return unpack_each(blocks.toArrow().to_batches())
@@ -243,16 +207,6 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 # Blocks.
-
-
-def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` (``stages.TRANSACTIONS``) as batches of ``TRANSACTION`` that are small enough for one round of blocks.
-
-    Small values come together: those of a live stream have a hundred transactions each, and a round costs milliseconds.
-    """
-    values = chain.from_iterable(batch.column("transactions") for batch in batches)
-    for few in gathered((unpacked([value], TRANSACTION) for value in values), most_rows=_SLICE):
-        yield from pa.concat_tables(few).combine_chunks().to_batches(max_chunksize=_SLICE)
 
 
 def pack(kind: BlockKind, part: int, events: pa.Table) -> Iterator[pa.RecordBatch]:

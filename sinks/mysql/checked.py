@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.schemas.redaction import HIDDEN
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.effects import (
     NO_PARTITION,
-    StatementResult,
     changed_values,
     finding,
     judge,
@@ -96,31 +95,37 @@ class Effects:
             return self._row(statement, closely=False)
         if self._savepoints:
             self._session.execute(f"SAVEPOINT {_SAVEPOINT}")
-        findings = self._tried(statement, closely=False)
-        if findings == ():
+        found = self._tried(statement, closely=False)
+        if found == ():
             return ()
-        return self._looked_at(statement, refused=findings is None) if self._taken_back(refused=findings is None) else ()
+        refused = isinstance(found, ApplyError)
+        return self._looked_at(statement, refused=refused) if self._taken_back(refused=refused) else ()
 
     def _looked_at(self, statement: Statement, *, refused: bool) -> Iterable[Finding]:
         """Run the statement row by row, or, beyond ``CLOSER_ROWS``, as a whole unless it is refused."""
         self._closer -= statement.rows
         if self._closer < 0 and not refused:
-            findings = self._tried(statement, closely=True)
-            if findings is not None:
-                return findings
+            found = self._tried(statement, closely=True)
+            if not isinstance(found, ApplyError):
+                return found
             if not self._taken_back(refused=True):
                 return ()
         return self._row_by_row(statement)
 
-    def _tried(self, statement: Statement, *, closely: bool) -> tuple[Finding, ...] | None:
-        """Run the statement as a whole; None: the target refused it."""
+    def _tried(self, statement: Statement, *, closely: bool) -> tuple[Finding, ...] | ApplyError:
+        """Run the statement and return its findings, or why the target refused it; ``closely``: missing rows of an update are inserted first, which
+        counts them.
+        """
+        missing = None
         try:
-            return self._judged(statement, closely)
+            if closely and statement.effect is Effect.CHANGES:
+                missing = self._session.answer(statement.as_ignore(), self._meanwhile).affected
+            return judge(statement, self._session.answer(statement.sql, self._meanwhile), missing)
         except RetryableApplyError:
             raise
         except ApplyError as error:
-            _log.debug("a statement is run row by row: %s", error)
-            return None
+            _log.debug("a statement is refused: %s", error)
+            return error
 
     def _taken_back(self, *, refused: bool) -> bool:
         """Roll the statement back, also a refused one: some errors end the whole transaction, and what follows would be another one.
@@ -140,14 +145,11 @@ class Effects:
         return [found for row in statement.cut() for found in self._row(row, closely=True)]
 
     def _row(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
-        try:
-            found = self._judged(statement, closely)
-        except RetryableApplyError:
-            raise
-        except ApplyError as error:
-            return () if self._passed_over(statement, error) else self._refused(statement, error)
+        found = self._tried(statement, closely=closely)
+        if isinstance(found, ApplyError):
+            return () if self._passed_over(statement, found) else self._refused(statement, found)
         if statement.effect is Effect.UPDATES and any(one.found == 0 for one in found):
-            answer = self._send(statement, statement.as_replace())
+            answer = self._session.answer(statement.as_replace(), self._meanwhile)
             words = removed_another(statement, "it had a value of the row that is written", answer.affected) if answer.affected > 1 else ""
             found += (finding(statement, FindingKind.ROWS, words, 0),) if words else ()
             return (*found, *changed_values(statement, answer))
@@ -163,7 +165,7 @@ class Effects:
         updates = effect is Effect.UPDATES
         if error.errno in _NOT_COMPARABLE and (updates or effect is Effect.REMOVES):
             words = f"the row to be {'changed' if updates else 'deleted'} cannot exist in the target: {error.words}"
-            harm = changed_values(statement, self._send(statement, statement.as_replace())) if updates else ()
+            harm = changed_values(statement, self._session.answer(statement.as_replace(), self._meanwhile)) if updates else ()
             return (finding(statement, FindingKind.ROWS, words, 0), *harm)
         if error.errno != _DUPLICATE or effect is Effect.REMOVES or not keyed:
             raise self._refusal(statement, error) from (error if self._settings.log_row_data else None)
@@ -171,8 +173,8 @@ class Effects:
             words = "a row that was deleted before its transaction was skipped was not inserted again, because another row has its key"
             return (finding(statement, FindingKind.ROWS, f"{words}: {error.words}", 0),)
         if updates:
-            self._send(statement, statement.as_delete())
-        answer = self._send(statement, statement.as_replace())
+            self._session.answer(statement.as_delete(), self._meanwhile)
+        answer = self._session.answer(statement.as_replace(), self._meanwhile)
         ours, removed = "a row that the binlogs insert already existed", answer.affected - 1
         if updates:
             ours, removed = "another row has the key of a row that the binlogs change", 1
@@ -193,17 +195,10 @@ class Effects:
         )
         return True
 
-    def _judged(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
-        """Run the statement and return its findings; ``closely``: missing rows of an update are inserted first, which counts them."""
-        missing = None
-        if closely and statement.effect is Effect.CHANGES:
-            missing = self._send(statement, statement.as_ignore()).affected
-        return judge(statement, self._send(statement, statement.sql), missing)
-
     def _refusal(self, statement: Statement, error: ApplyError) -> ApplyError:
         """``error`` with the row that it is about, and what to do."""
         if error.errno == PACKET_TOO_LARGE:
-            return error
+            return ApplyError(f"{self._place(statement)}: {error}", error.errno, error.words)
         ts = statement.newest_ts
         way_on = f", or {self._way_out.format(ts=ts, before=ts - 1, behind=ts + 1)}"
         if statement.effect is Effect.RESTORES:
@@ -214,16 +209,6 @@ class Effects:
             error.errno,
             error.words,
         )
-
-    def _send(self, statement: Statement, sql: bytes) -> StatementResult:
-        """Execute ``sql``, of ``statement``.
-
-        Raises:
-            ApplyError: it is too long for the server, or the server refuses it.
-        """
-        if words := self._session.too_large(sql):
-            raise ApplyError(f"{self._place(statement)}: {words}", PACKET_TOO_LARGE)
-        return self._session.answer(sql, self._meanwhile)
 
     def _place(self, statement: Statement) -> str:
         """Table, key and transaction."""
@@ -275,19 +260,18 @@ class CheckedWriter:
     retry_policy: RetryPolicy
     way_out: str = SKIPPING
     """How to continue without a row that the target refuses, as for ``checked``."""
-    savepoints: bool = True
-    """As for ``checked``."""
 
-    def write(self, claim: Callable[[Session], bool], phases: Phases) -> Sequence[Finding]:
+    def write(self, claim: Callable[[Session], bool], phases: Phases, *, savepoints: bool = True) -> Sequence[Finding]:
         """Run the statements in one transaction; returns the findings.
 
         ``claim`` records in the transaction what they are of. False: the target has it, because the answer to an earlier commit was lost.
+        ``savepoints``: as for ``checked``.
         """
         found: Sequence[Finding] = ()
         for attempt in retrying(self.retry_policy):
             with attempt, transaction(self.sessions, attempt) as session:
                 # The lease is checked here, because ``checked`` may roll back and open another transaction.
-                for effects in checked(session, self.settings, self.way_out, savepoints=self.savepoints):
+                for effects in checked(session, self.settings, self.way_out, savepoints=savepoints):
                     lease.check(session, self.lease)
                     if not claim(session):
                         break

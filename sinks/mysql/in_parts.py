@@ -63,7 +63,8 @@ class InParts:
             failpoints.point("after-downstream-commit")
         record.moved_to(step.upto_ts, step.applied)
         record.consistent = True
-        record.note_sync_point(step.applied)
+        if target.settings.db_type == "tidb":
+            record.note_sync_point(step.applied)
         return target.tables.settled(fitted, written)
 
     def _begin(self, session: Session, step: RowsStep, parts: int, safe: SafeSpan | None) -> bool:

@@ -62,7 +62,7 @@ def literals(values: pa.Array, form: LiteralForm) -> Cells:
     if text.null_count == 0:
         return Cells(text, opening, b"'")
     # NULL must not be quoted, so the quotes are added here to the values that are not NULL.
-    return Cells(pc.binary_join_element_wise(_scalar(opening), text, _scalar(b"'"), _scalar(b""), null_handling="emit_null"))
+    return Cells(pc.binary_join_element_wise(opening, text, b"'", b"", null_handling="emit_null"))
 
 
 def join_cells(opening: bytes, columns: Sequence[Cells], between: Sequence[bytes], closing: bytes) -> pa.BinaryArray:
@@ -70,10 +70,9 @@ def join_cells(opening: bytes, columns: Sequence[Cells], between: Sequence[bytes
     pieces: list[Any] = []
     pending = opening
     for i, cells in enumerate(columns):
-        pieces += [_scalar(pending + cells.opening), cells.values]
+        pieces += [pending + cells.opening, cells.values]
         pending = cells.closing + (between[i] if i < len(columns) - 1 else closing)
-    pieces.append(_scalar(pending))
-    return pc.binary_join_element_wise(*pieces, _scalar(b""), null_handling="replace", null_replacement="NULL")
+    return pc.binary_join_element_wise(*pieces, pending, b"", null_handling="replace", null_replacement="NULL")
 
 
 def join_conditions(opening: bytes, terms: Iterable[tuple[bytes, tuple[bytes, ...], Cells]], closing: bytes) -> pa.BinaryArray:
@@ -120,12 +119,6 @@ def text_of(rows: pa.BinaryArray) -> memoryview:
     return memoryview(data)[int(ends[rows.offset]) : int(ends[rows.offset + len(rows)])]
 
 
-def row_ends(rows: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The total bytes of each row and all rows before it."""
-    ends = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
-    return ends[1:] - ends[0]  # type: ignore[no-any-return]
-
-
 _ESCAPES = ((0x5C, "\\", "\\\\"), (0x27, "'", "''"), (0x00, "\0", "\\0"))
 """Backslash first, or it would escape the other escapes. NUL is escaped because logs and proxies may end a text at it."""
 
@@ -147,7 +140,3 @@ def _as_text(values: pa.Array) -> pa.BinaryArray:
         # The shortest text of a float32 denotes another number when read as a double; comparisons need the float's exact value.
         values = pc.cast(values, pa.float64())
     return pc.cast(pc.cast(values, pa.string()), pa.binary())
-
-
-def _scalar(text: bytes) -> pa.Scalar:
-    return pa.scalar(text, pa.binary())

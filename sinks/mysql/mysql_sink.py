@@ -33,6 +33,7 @@ from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.late_record import Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checked import CheckedWriter
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import Checkpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl import sql_kinds
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, begin_record, ensure_ddl_table, forget_later, load_frozen
@@ -84,7 +85,7 @@ class MySQLSink(Sink):
         self._settings = config.apply
         self._cluster_id = cluster_id
         self._now = now or _clock_now
-        self._safe = SafeMode(always=config.apply.safe_mode, partial=config.apply.partial_columns)
+        self._safe = SafeMode(partial=config.apply.partial_columns)
         self._waiting_for: TransientError | None = None
         self._retry_policy = patient(config.apply.retry_seconds, pause, self._wait_for)
         self._leased = LeasedTarget(self._connect, config.apply, self._retry_policy)
@@ -97,6 +98,8 @@ class MySQLSink(Sink):
         self._begun_in_parts = (0, 0)
         """The span that an earlier life has begun in parts."""
         self._lanes = InLanes(self.row_target, self._connect)
+        self._way: RowTarget | InLanes = self.row_target if config.apply.net_change else self._lanes
+        """How a step of few rows is applied unless it was begun otherwise."""
         self._unset: set[str] = set()
         """Sequences that are findings already."""
 
@@ -105,15 +108,16 @@ class MySQLSink(Sink):
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 self._get_to_know(session)
-        identity = self._leased.take(self._cluster_id).target
-        self.row_target.history, record = history, self._record
+        held, record = self._leased.take(self._cluster_id), self._record
+        self.row_target.history = history
+        self.row_target.writer = CheckedWriter(held, self._settings, self._leased.sessions.use, self._retry_policy)
         record.move_here()
         for attempt in self._leased.retrying():
             with attempt, self._leased.session(attempt) as session:
                 recorded, state = self._read_record(session)
         found = record.found(recorded, state)
         known = found.progress.known
-        answer = begin(identity, found.progress.commit_ts if known else None)
+        answer = begin(held.target, found.progress.commit_ts if known else None)
         opening = opening_of(found, answer, history(), self._now, logged=self._logged)
         record.commit_ts = opening.commit_ts
         for attempt in self._leased.retrying():
@@ -247,15 +251,23 @@ class MySQLSink(Sink):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """The net changes in one transaction of the driver, or all operations in lanes (``Sink.apply``)."""
         with self._record.one_at_a_time:
-            written = Written()
             if self._lanes.interrupted:
                 self._lanes.refresh()
-            for here in self._lanes.cut(step) if self._lanes.open_span is not None else (step,):
-                some = rows if here is step else rows_between(rows, here.after_ts, here.upto_ts)
-                done = self.row_target.apply(some, here, clock) if self._folds(here) else self._lanes.apply(some, here, clock)
-                written = written.plus(done)
-            self._record.note_sync_point(step.applied)
+            if self._lanes.open_span is None:
+                written = self._way.apply(rows, step, clock)
+            else:
+                written = self._apply_cut(rows, step, clock)
+            if self._settings.db_type == "tidb":
+                self._record.note_sync_point(step.applied)
             return written
+
+    def _apply_cut(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
+        """Finish the span that was begun row by row, and what ``step`` has behind it in the usual way."""
+        written = Written()
+        for here in self._lanes.cut(step):
+            way = self._lanes if self._lanes.is_open(here) else self._way
+            written = written.plus(way.apply(rows_between(rows, here.after_ts, here.upto_ts), here, clock))
+        return written
 
     def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The net changes in parts, by the executors, or all operations in pieces, from the driver (``Sink.apply_parts``).
@@ -265,7 +277,8 @@ class MySQLSink(Sink):
         with self._record.one_at_a_time:
             if self._lanes.interrupted:
                 self._lanes.refresh()
-            if self._folds(step) or (step.after_ts, step.upto_ts) == self._begun_in_parts:
+            folds = self._way is self.row_target and not self._lanes.is_open(step)
+            if folds or (step.after_ts, step.upto_ts) == self._begun_in_parts:
                 return self._parts.apply(events, step, skipped_ts, clock)
             written = Written()
             for span in self._lanes.spans(events, step):
@@ -273,10 +286,6 @@ class MySQLSink(Sink):
                     rows = without(events.rows_in(span), "commit_ts", skipped_ts)
                 written = written.plus(self.apply(rows, replace(step, after_ts=span[0], upto_ts=span[1]), clock))
             return written
-
-    def _folds(self, step: RowsStep) -> bool:
-        """Whether net changes are applied; a span that was begun row by row is finished so."""
-        return self._settings.net_change and (self._lanes.open_span is None or not self._lanes.is_open(step))
 
     # DDLs.
 

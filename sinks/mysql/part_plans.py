@@ -123,8 +123,7 @@ class PartPlans:
         return subsets(self._rows, subset_numbers_of(self._rows, touched & np.logical_or.reduce([*ends, self._births(frozenset())])))
 
     def _correction(self, rows: pa.Table, before: frozenset[int]) -> "DeleteCorrection":
-        how, keys = self._how, rows.column("key").combine_chunks()
-        events = marked(rows.select(ROW_EVENT.names), how.hidden)
+        how, keys, events = self._how, rows.column("key").combine_chunks(), self._events(rows)
         return DeleteCorrection(events, how.tables, how.limits, keys, before, self.skipped, flavour=how.flavour)
 
     def partly_applied(self, before: frozenset[int]) -> list[Finding]:
@@ -153,10 +152,14 @@ class PartPlans:
         how, keys = self._how, rows.column("key").combine_chunks()
         if keys.null_count:
             raise _keyless_rows(rows)
-        events = marked(rows.select(ROW_EVENT.names), how.hidden)
+        events = self._events(rows)
         if how.safe is not None:
             return SafeSpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour, how=how.safe)
         return SpanPlan(events, how.tables, how.limits, keys, flavour=how.flavour)
+
+    def _events(self, rows: pa.Table) -> pa.Table:
+        events, hidden = rows.select(ROW_EVENT.names), self._how.hidden
+        return events if hidden is None else marked(events, hidden)
 
     def require_same(self, before: frozenset[int]) -> None:
         """Refuse other transactions to skip than ``before`` in safe mode: more is deleted there than can be inserted again.
@@ -377,7 +380,8 @@ class DeleteCorrection:
         reborn = frozenset(i for i, builder in self._builders.items() if builder.table.others)
         for c in fold(self._events.drop_columns(["row"]).take(pa.array(chosen)), reborn):
             changes = TableChanges(c.table_id, chosen[c.removed], chosen[c.before], chosen[c.after], chosen[c.added])
-            found[c.table_id] = work_of(self._builders[c.table_id], changes, self._source).gone
+            if (gone := work_of(self._builders[c.table_id], changes, self._source).gone) is not None:
+                found[c.table_id] = gone
         return found
 
     def _rows(self, old: OldRows) -> Indexes:

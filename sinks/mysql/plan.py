@@ -16,7 +16,6 @@ beginnings of its statements, is decided once (``TableBuilder``).
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder as decode
 from pyspark_tidb_binlog.schemas import reference_decoder
-from pyspark_tidb_binlog.schemas.arrowtypes import zero_value
+from pyspark_tidb_binlog.schemas.arrowtypes import kind_of, zero_value
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -118,7 +117,8 @@ class SpanPlan:
         source = source or EventRows(events)
         self._tables, self._limits, self._flavour = tables, limits, flavour
         self._work = self._works(events, source)
-        self.deletes = tuple(statement for work in self._work for statement in work.builder.deletes(work.gone, source))
+        gone = ((work.builder, work.gone) for work in self._work if work.gone is not None)
+        self.deletes = tuple(statement for builder, old in gone for statement in builder.deletes(old, source))
         """All deletes of the span; they run before its first write."""
 
     def _works(self, events: pa.Table, source: "RowSource") -> "list[TableWork]":
@@ -199,8 +199,8 @@ class TableWork:
     """The rows of one table to delete, change and insert."""
 
     builder: "TableBuilder"
-    gone: OldRows
-    """To delete: deleted rows, and rows that are inserted again with another key."""
+    gone: OldRows | None
+    """To delete: deleted rows, and rows that are inserted again with another key; None: the span only inserts."""
     changed: Iterable[Images]
     """New images of rows that exist with the same unique keys."""
     added: Iterable[Images]
@@ -229,13 +229,13 @@ def sliced(images: Images) -> Iterable[Images]:
 
 def work_of(builder: "TableBuilder", changes: TableChanges, source: RowSource) -> TableWork:
     """What is to be done for these net changes."""
-    table = builder.table
-    if builder.identity_is_the_only_key:
-        gone, fresh = source.old_rows(table, changes.removed), partial(NewRows, source, table)
-        return TableWork(builder, gone, fresh(changes.after), fresh(changes.added))
-    old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
-    kept = len(changes.after)
+    table, kept = builder.table, len(changes.after)
     added = NewRows(source, table, changes.added)
+    if not kept and not len(changes.removed):
+        return TableWork(builder, None, (), added)
+    if builder.identity_is_the_only_key:
+        return TableWork(builder, source.old_rows(table, changes.removed), NewRows(source, table, changes.after), added)
+    old = source.old_rows(table, np.concatenate([changes.removed, changes.before]))
     if not kept:
         return TableWork(builder, old, (), added)
     # Decoded already here: what replaces a deleted row must not turn out to be damaged after the delete is committed.
@@ -264,6 +264,7 @@ class TableBuilder:
         self.limits = limits
         self.flavour = flavour
         self.columns = self.info.target_columns()
+        self._forms = [form_of(c, kind_of(c).arrow) for c in self.columns]
         self._keys = self.info.unique_keys()
         self._name = table_name(table.schema, table.name)
         self._safe = safe
@@ -291,7 +292,7 @@ class TableBuilder:
     def deletes(self, old: OldRows, source: OldRowSource) -> list[Statement]:
         """Statements that delete these rows."""
         found: list[Statement] = []
-        for match in matches(self.table, old, source.versions) if len(old.events) else ():
+        for match in matches(self.table, old, source.versions) if len(old) else ():
             for piece in (match.rows.slice(start, rows) for start, rows in _pieces(match.rows.images)):
                 found += self._by_key(match.key, piece, source) if isinstance(match, ByKey) else self._by_columns(match, piece, source)
         return found
@@ -308,7 +309,7 @@ class TableBuilder:
     def written(self, new: Images, effect: Effect, *, resets: bool = False) -> RowTexts:
         """The texts of ``writes``."""
         shape, tail = self._writing[effect]
-        cells = self._cells(new.rows, self.columns)
+        cells = self._cells(new.rows)
         rows = join_cells(b"(", cells, [b","] * len(cells), b"),")
         noted = self._noted(new.rows) if self._documents else []
         if resets:
@@ -318,7 +319,7 @@ class TableBuilder:
 
     def updated(self, match: ByKey | ByColumns, new: Images, source: OldRowSource) -> RowTexts:
         """The texts of an UPDATE for each row that ``match`` finds, to its image in ``new``: the row keeps what the target alone has."""
-        cells = self._cells(new.rows, self.columns)
+        cells = self._cells(new.rows)
         leads = [f"{quote_name(c.name)}=".encode() for c in self.columns]
         settings = join_cells(leads[0], cells, [b"," + lead for lead in leads[1:]], b"")
         if isinstance(match, ByKey):
@@ -405,9 +406,9 @@ class TableBuilder:
             return [(match_condition(column, self.flavour, indexed=False), column, old.images)]
         return [(likeness_condition(column), former, source.old_rows(writer, old.events).images)]
 
-    def _cells(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
-        values = ((c, images.column(c.name)) for c in columns)
-        return [literals(self._taken(c, v) if c.id in self._held_otherwise else v, form_of(c, v.type)) for c, v in values]
+    def _cells(self, images: pa.RecordBatch) -> list[Cells]:
+        values = ((c, images.column(c.name), form) for c, form in zip(self.columns, self._forms, strict=True))
+        return [literals(self._taken(c, v) if c.id in self._held_otherwise else v, form) for c, v, form in values]
 
     def _sought(self, images: pa.RecordBatch, columns: Sequence[ColumnInfo]) -> list[Cells]:
         """Literals for comparisons."""

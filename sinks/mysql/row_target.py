@@ -42,13 +42,15 @@ class RowTarget:
     """This and the following are known once the target is open."""
     limits: PlanLimits = field(default_factory=PlanLimits)
     history: Callable[[], SchemaHistory] = SchemaHistory
+    writer: CheckedWriter = field(init=False)
 
     def fitted(self, step: RowsStep, rows: pa.Table | None, *, by_rows: bool = False) -> tuple[FittedStep, SafeSpan | None]:
         """``step`` for the target's tables as they are. In safe mode, tables that already have a later structure are left out first.
 
         ``by_rows``: it is written row by row. Row by row, the target's unique keys are needed only in safe mode. For net changes it is the reverse.
         """
-        here, how, concerned, safely = step, None, concerned_by(step, rows), self.safe.applies(step.after_ts)
+        here, how, concerned = step, None, concerned_by(step, rows)
+        safely = self.settings.safe_mode or step.after_ts < self.safe.bounds.end_ts
         known = None if safely else self.tables.kept(concerned)
         for attempt in self.leased.retrying() if known is None else ():
             with attempt, self.leased.session(attempt) as session:
@@ -84,7 +86,9 @@ class RowTarget:
         return self.tables.settled(fitted, written)
 
     def _span(self, rows: pa.Table, step: RowsStep, safe: SafeSpan | None) -> SpanPlan:
-        events = marked(wanted(rows, step.gone, step.left_out), step.hidden)
+        events = wanted(rows, step.gone, step.left_out)
+        if step.hidden is not None:
+            events = marked(events, step.hidden)
         # The tables of which row changes of the step may have been left out.
         gapped = frozenset(table_id for table_id, _ in step.left_out)
         if self.settings.loopback_control or any(step.after_ts < ts <= step.upto_ts for ts in self.settings.ignore_txn_commit_ts):
@@ -95,9 +99,7 @@ class RowTarget:
 
     def write(self, phases: Phases, step: RowsStep, *, savepoints: bool) -> tuple[Finding, ...]:
         """Run the statements and save the end of ``step`` in one transaction; nothing, if the target has the step. Returns the findings."""
-        leased = self.leased
-        writer = CheckedWriter(leased.lease, self.settings, leased.sessions.use, leased.retry_policy, savepoints=savepoints)
-        return tuple(writer.write(partial(self._claim, step), (*phases, ("before-downstream-commit", ()))))
+        return tuple(self.writer.write(partial(self._claim, step), (*phases, ("before-downstream-commit", ())), savepoints=savepoints))
 
     def _claim(self, step: RowsStep, session: Session) -> bool:
         """Save the end of ``step``; False: the target has it."""

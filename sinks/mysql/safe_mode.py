@@ -33,9 +33,8 @@ _log = logging.getLogger(__name__)
 class SafeMode:
     """The safe mode of one sink."""
 
-    def __init__(self, *, always: bool, partial: bool = False) -> None:
-        """``always``: the setting. ``partial``: the target may lack columns, which then says nothing about DDLs."""
-        self._always = always
+    def __init__(self, *, partial: bool = False) -> None:
+        """``partial``: the target may lack columns, which then says nothing about DDLs."""
         self._partial = partial
         self.bounds = SafeBounds()
         """What is recorded."""
@@ -57,10 +56,6 @@ class SafeMode:
             as_time(bounds.end_ts),
             why,
         )
-
-    def applies(self, after_ts: int) -> bool:
-        """Whether a step that begins at ``after_ts`` is applied in safe mode."""
-        return self._always or after_ts < self.bounds.end_ts
 
     def open_at(self, commit_ts: int) -> bool:
         """Whether the target may hold a part of what comes after ``commit_ts``."""

@@ -40,7 +40,7 @@ _FIRST_TIMEOUT = 10.0
 _HEAD = 200
 """Characters of a statement shown in an error."""
 PACKET_TOO_LARGE = 1153
-_IN_TRANSACTION = SERVER_STATUS.SERVER_STATUS_IN_TRANS
+_IN_TRANSACTION, _AUTOCOMMIT = SERVER_STATUS.SERVER_STATUS_IN_TRANS, SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
 _READ_BYTES = 256 * 1024
 _SEARCHED = 100_000
 """Length of the prefix of a statement that is searched for its first value: column names come before it."""
@@ -48,6 +48,9 @@ _SEARCHED = 100_000
 
 class Session:
     """One connection, autocommit off. Not thread-safe."""
+
+    has_savepoints = True
+    """Whether a part of a transaction can be rolled back."""
 
     def __init__(self, connection: "pymysql.connections.Connection[Any]", where: str, *, log_row_data: bool = False) -> None:
         """Wrap an open connection; ``where`` names the server in errors, ``log_row_data`` permits row values in them."""
@@ -57,7 +60,8 @@ class Session:
         self._failed = False
         self._between_transactions = False
         self._waits_longer = False
-        self._opened_with_autocommit = False
+        self._opened_with = 0
+        """The status flag of autocommit."""
         self.process = os.getpid()
         """The one that opened it, and not one that was forked from that."""
         self.opened_at = time.monotonic()
@@ -87,8 +91,16 @@ class Session:
         """Run a statement without a result set; the server's response with its warnings, which are queried only if there are any.
 
         ``meanwhile`` is called after sending, while the server executes the statement; it must not use the session, nor raise.
+        A statement for which the server would close the connection is not sent (``PACKET_TOO_LARGE``).
         """
         connection: Any = self._connection
+        # The limit includes one byte for the protocol command.
+        if len(sql) + 1 > self.max_allowed_packet > 0:
+            raise ApplyError(
+                f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}. Raise it there "
+                "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again",
+                PACKET_TOO_LARGE,
+            )
         with self._classified(sql):
             # The two halves of ``Connection.query``.
             connection._execute_command(COMMAND.COM_QUERY, sql)
@@ -101,16 +113,6 @@ class Session:
             return StatementResult(affected, info)
         warnings = self.query("SHOW WARNINGS")
         return StatementResult(affected, info, count, tuple(Warned(int(errno), str(words)) for _, errno, words in warnings))
-
-    def too_large(self, sql: bytes) -> str:
-        """Why the server would close the connection instead of answering ``sql``, and what to do; empty: it takes as long a statement."""
-        # The limit includes one byte for the protocol command.
-        if not len(sql) + 1 > self.max_allowed_packet > 0:
-            return ""
-        return (
-            f"the row needs a statement of {len(sql):,} bytes, but the target's max_allowed_packet is {self.max_allowed_packet:,}. Raise it there "
-            "(SET GLOBAL max_allowed_packet, up to 1 GiB) and start again"
-        )
 
     def query(self, sql: str | bytes, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its whole result set."""
@@ -190,7 +192,8 @@ class Session:
     def opened(self) -> None:
         """Note that the settings are made: ``settle`` expects these, and a setting that the server refused is not an error of a use."""
         self._failed = False
-        self._opened_with_autocommit = self.autocommit
+        connection: Any = self._connection
+        self._opened_with = connection.server_status & _AUTOCOMMIT
 
     def wait_longer(self, times: int) -> None:
         """Multiply the read timeout by ``times``."""
@@ -228,23 +231,18 @@ class Session:
             return False
         try:
             # Without autocommit, any statement after a COMMIT may have begun a transaction.
-            if connection.server_status & _IN_TRANSACTION or not (self._between_transactions or self.autocommit):
+            if connection.server_status & _IN_TRANSACTION or not (self._between_transactions or self._opened_with):
                 self.rollback()
         except ApplyError as error:
             _log.debug("a session is not kept: %s", error)
             return False
-        return self.autocommit == self._opened_with_autocommit and not connection.server_status & _IN_TRANSACTION
-
-    @property
-    def has_savepoints(self) -> bool:
-        """Whether a part of a transaction can be rolled back. A TiDB that writes binlogs refuses SAVEPOINT."""
-        return self.flavour is not Flavour.TIDB
+        return bool(connection.server_status & (_AUTOCOMMIT | _IN_TRANSACTION) == self._opened_with)
 
     @property
     def autocommit(self) -> bool:
         """Whether the server commits each statement outside a transaction, according to its last answer."""
         connection: Any = self._connection
-        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT)
+        return bool(connection.server_status & _AUTOCOMMIT)
 
     def abandon(self) -> None:
         """Close this process's copy of the connection without a message to the server: another process uses it."""
@@ -303,6 +301,8 @@ def connect(target: TargetConfig, apply: ApplyConfig, *, for_ddls: bool = False)
     except (ApplyError, ConfigError):
         session.close()
         raise
+    if session.flavour is Flavour.TIDB:
+        session.has_savepoints = False  # one that writes binlogs refuses SAVEPOINT
     session.opened()
     return session
 

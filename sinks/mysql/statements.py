@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.schemas.history import FoldedKeys
 from pyspark_tidb_binlog.sinks.engine.fold import Mask
-from pyspark_tidb_binlog.sinks.mysql.literals import row_ends, text_of
+from pyspark_tidb_binlog.sinks.mysql.literals import text_of
 
 WHERE = b" WHERE "
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -197,7 +198,7 @@ class RowTexts:
 
     def split(self, max_bytes: int) -> list[Statement]:
         """Statements of consecutive rows with at most ``max_bytes`` bytes, but at least one row."""
-        ends, text = row_ends(self.rows), text_of(self.rows)
+        ends, text = np.cumsum(pc.binary_length(self.rows).to_numpy(), dtype=np.int64), text_of(self.rows)
         head = self.shape.sql
         room, gap = max_bytes - len(head) - len(self.tail), len(self.shape.between)
         found = []

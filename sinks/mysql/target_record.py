@@ -108,7 +108,7 @@ class TargetRecord:
         self._late = LateRecord()
         self._saving_later: threading.Timer | None = None
         self._version_saved = 0
-        self._sync_points = SyncPoints() if config.apply.db_type == "tidb" else None
+        self._sync_points = SyncPoints()
         self._sync_point: SyncPoint | None = None
         self._real: RealCheckpoint | None = None
         """The real Drainer's checkpoint; None: the record in the target is it, or nothing is open."""
@@ -260,8 +260,8 @@ class TargetRecord:
             self._reached(self.commit_ts)
 
     def note_sync_point(self, applied: AppliedJobs) -> None:
-        """Once in a while, between two steps: what the target holds now is the source at ``commit_ts``, and nobody else writes to it."""
-        if self._sync_points is None or not self.consistent or self._safe.open_at(self.commit_ts):
+        """Of a TiDB, once in a while, between two steps: what it holds now is the source at ``commit_ts``, and nobody else writes to it."""
+        if not self.consistent or self._safe.open_at(self.commit_ts):
             return
         secondary_ts = self._sync_points.due(self._leased)
         if secondary_ts:

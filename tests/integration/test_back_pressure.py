@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import COLLECTS
-from pyspark_tidb_binlog.sinks.engine.keyed import collected_upto
+from pyspark_tidb_binlog.sinks.apply import collected_upto
 from tests.support.fine_pump import FinePump
 from tests.support.pump_writes import CLUSTER, config_of, fake, send
 from tests.support.spark_queries import end, rows_of, run, until

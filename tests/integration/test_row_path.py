@@ -18,7 +18,7 @@ from tests.support.emulated_stream import EmulatedStream
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
-LIMITS = 177, 35, 14, 1
+LIMITS = 149, 30, 14, 1
 """Functions, files, depth, callbacks. The goal: 150, 28, 14, 1."""
 ITEM = Table("item", (Column("id", "bigint"), Column("v", "int")), ("id",))
 

@@ -171,6 +171,6 @@ def test_only_what_a_later_ddl_takes_away_says_that_it_was_executed(d: Session, 
     assert at is not None
     if there:
         d.execute(f"CREATE TABLE e ({there})")
-    mode = SafeMode(always=False)
+    mode = SafeMode()
     mode.begin(SafeBounds(10, 1000), "another Drainer has crashed")
     assert mode.prepared(d, RowsStep(10, 399, 5, {50: at}), history)[0].gone == ({50} if past else set())

@@ -179,8 +179,9 @@ class Lanes:
     def _write(self, lane: int, move: Callable[[Session], bool], statements: Sequence[Statement]) -> Sequence[Finding]:
         """Write operations of a lane in one transaction that also moves the lane; nothing, if it has been moved. Returns the findings."""
         policy = replace(self._leased.retry_policy, tell=partial(self._tell, lane))
-        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[lane].use, policy, savepoints=False)
-        findings = writer.write(move, (("before-row-operations", statements), ("before-rows-commit", ())))
+        writer = CheckedWriter(self._leased.lease, self._settings, self._sessions[lane].use, policy)
+        phases = ("before-row-operations", statements), ("before-rows-commit", ())
+        findings = writer.write(move, phases, savepoints=False)
         failpoints.point("after-rows-commit")
         return findings
 

@@ -22,7 +22,7 @@ def ids(row: bytes, *, skip: int = 0) -> list[int]:
     for _ in range(skip):
         take_datum(cursor)
     found = []
-    while cursor.left:
+    while cursor.pos < cursor.end:
         cursor.byte()
         found.append(cursor.varint())
         take_datum(cursor)

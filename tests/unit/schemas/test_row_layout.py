@@ -1,12 +1,10 @@
 """What is decided once per table version: the parts of a row's key, and the cells of its images."""
 
 import pyarrow as pa
-import pytest
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind
 from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
-from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.row_layout import CellType, Half, KeyPart, image_layout, key_layout, place_of
+from pyspark_tidb_binlog.schemas.row_layout import CellType, KeyPart, image_layout, key_layout
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from tests.support.drawn_rows import column, table
 
@@ -31,10 +29,3 @@ def test_images_have_the_target_columns() -> None:
     assert layout.cells == (CellType(CellKind.DECIMAL, 2), CellType(CellKind.INT, 0))
     assert layout.slots == {1: 0, 2: 1} and [part.id for part in layout.handle] == [2]
     assert layout.schema.types == [CellKind.DECIMAL.arrow, pa.int64()]
-
-
-def test_which_pair_belongs_to_which_half() -> None:
-    assert [place_of(Op.UPDATE, half) for half in Half] == [0, 1]
-    assert [place_of(Op.INSERT, Half.NEW), place_of(Op.DELETE, Half.OLD)] == [0, 0]
-    with pytest.raises(ValueError, match="INSERT events have no old row"):
-        place_of(Op.INSERT, Half.OLD)

@@ -8,7 +8,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
-from pyspark_tidb_binlog.sinks.engine.choice import MarkTables, NeverKept, looped
+from pyspark_tidb_binlog.sinks.engine.choice import LeftOut, MarkTables, looped
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 from tests.support.plan_samples import row_event
@@ -56,9 +56,9 @@ def test_the_table_goes_by_its_name_at_the_rows_version() -> None:
 def test_marks_are_read_although_they_are_never_replicated() -> None:
     rows = pa.Table.from_pylist([event(100, 2, None, (1, 7)), event(103, 4, None, (1, 8), table_id=11)], schema=ROW_EVENT)
     selection = Selection.of(ApplyConfig())
-    assert NeverKept.of(HISTORY, selection).dropped(rows).num_rows == 0
-    never = NeverKept.of(HISTORY, selection, MarkTables.of(HISTORY))
-    marks, others = never.marks.apart(never.dropped(rows))
+    assert LeftOut.of(HISTORY, selection).read(rows).num_rows == 0
+    left_out = LeftOut.of(HISTORY, selection, MarkTables.of(HISTORY))
+    marks, others = left_out.marks.apart(left_out.read(rows))
     assert (marks.num_rows, others.num_rows) == (2, 0)
 
 

@@ -34,7 +34,6 @@ def test_events_are_marked_by_commit_ts_and_place() -> None:
         assert found.column(BEFORE).to_pylist() == [False, True, True, False, False]
         assert found.column(AFTER).to_pylist() == [False, False, True, False, False]
     assert marked(events, hidden()).column(BEFORE).to_pylist() == [False] * 5
-    assert marked(events, None) is events
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,8 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.stages import CONTROL, DDL_EVENT, ROW_EVENT, ROW_SUMMARY, TRANSACTION, TRANSACTIONS
-from pyspark_tidb_binlog.sinks.engine.batch import summarise
-from pyspark_tidb_binlog.sinks.engine.keyed import (
-    BLOCK,
-    FRAMES,
-    KEYED,
-    BlockKind,
-    RowSpool,
-    by_part,
-    exploded_upto,
-    pack,
-    slices,
-    unpack,
-    unpack_each,
-    with_keys,
-)
+from pyspark_tidb_binlog.sinks.engine.batch import exploded_upto, slices, summarise
+from pyspark_tidb_binlog.sinks.engine.keyed import BLOCK, FRAMES, KEYED, BlockKind, RowSpool, by_part, pack, unpack, unpack_each, with_keys
 from pyspark_tidb_binlog.sinks.mysql.part_plans import ends_without, subset_numbers_of, subsets
 from tests.support.ddl_jobs import INT, column, database, history, job, table
 
@@ -117,10 +104,10 @@ def test_a_batch_comes_to_the_driver_whole_or_not_at_all(controls: int) -> None:
     values = pa.Table.from_batches(stream_of(30, controls))
     whole = exploded_upto(values, 1 << 30, 1 << 30)
     assert whole is not None
-    assert (whole[BlockKind.ROWS].num_rows, whole[BlockKind.CONTROLS].num_rows) == (30, controls)
+    assert (whole.rows.num_rows, whole.controls.num_rows) == (30, controls)
     for events_limit, size in [*((1 << 30, size) for size in range(0, 3000, 93)), *((count, 1 << 30) for count in range(0, 60, 3))]:
         found = exploded_upto(values, events_limit, size)
-        fits = 30 + controls <= events_limit and sum(frame.nbytes for frame in whole.values()) <= size
+        fits = 30 + controls <= events_limit and sum(frame.nbytes for frame in (whole.rows, whole.ddls, whole.controls)) <= size
         assert found == (whole if fits else None)
 
 

@@ -8,8 +8,10 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
+from pyspark_tidb_binlog.sinks.engine import choice
 from pyspark_tidb_binlog.sinks.engine.batch import wanted
-from pyspark_tidb_binlog.sinks.engine.choice import NeverKept, decided
+from pyspark_tidb_binlog.sinks.engine.choice import LeftOut, decided
+from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import EventRule, EventRules, TableFilter, event_of
 from tests.support.ddl_jobs import database, history, job, partitions, steps_of, table
@@ -294,12 +296,24 @@ def rows(*events: tuple[int, int, int]) -> pa.Table:
 
 def test_rows_of_tables_that_never_pass_are_dropped_unread() -> None:
     once = job(5, 14, table(11, "u"))
-    assert NeverKept.of(history(*HOMES, KEPT, UNKEPT), SELECTION) == NeverKept(frozenset({11}), 4)
-    assert NeverKept.of(history(*HOMES, KEPT, UNKEPT, once), SELECTION).table_ids == frozenset(), "under another name it is replicated"
-    never = NeverKept(frozenset({11}), 4)
-    found = never.dropped(rows((10, 4, 0), (11, 4, 0), (11, 5, 0), (99, 4, 0)))
+    assert LeftOut.of(history(*HOMES, KEPT, UNKEPT), SELECTION) == LeftOut(frozenset({11}), 4, concerned=frozenset({11}))
+    renamed = LeftOut.of(history(*HOMES, KEPT, UNKEPT, once), SELECTION)
+    assert (renamed.unread, renamed.concerned) == (frozenset(), {11}), "under another name it is replicated"
+    left_out = LeftOut(frozenset({11}), 4)
+    found = left_out.read(rows((10, 4, 0), (11, 4, 0), (11, 5, 0), (99, 4, 0)))
     kept = list(zip(found.column("table_id").to_pylist(), found.column("schema_version").to_pylist(), strict=True))
     assert kept == [(10, 4), (11, 5), (99, 4)], "of a newer version the name may be another one"
+
+
+@pytest.mark.parametrize(
+    ("selection", "concerned"),
+    [(SELECTION, {11}), (Selection(), set()), (Selection(rules=only("delete")), {10}), (Selection(DO_DB), {10, 11})],
+)
+def test_only_a_step_with_tables_of_which_something_is_left_out_is_changed(selection: Selection, concerned: set[int]) -> None:
+    known = history(*HOMES, KEPT, UNKEPT)
+    assert LeftOut.of(known, selection).concerned == concerned
+    steps = {i: RowsStep(0, 9, 1, {i: at}) for i in (10, 11) if (at := known.table_at(i, 4))}
+    assert {i for i, step in steps.items() if choice.chosen(step, selection) != step} == concerned
 
 
 def test_row_changes_are_left_out_by_table_and_operation() -> None:
