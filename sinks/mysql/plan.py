@@ -340,7 +340,9 @@ class TableBuilder:
             return RowTexts(shape, b" LIMIT 1", self._conditions(match, old, source), commit_ts, 1)
         key = match.key
         if listed(key, self.flavour, self.table.recoded):
-            shape, tail = self._shape(key_head(schema, name, [c.name for c in key]), Effect.REMOVES, key, key), b")"
+            shape = self._shape(key_head(schema, name, [c.name for c in key]), Effect.REMOVES, key, key)
+            # A MariaDB reads the whole table for a list of one key of several columns.
+            tail = b",(" + b",".join([b"NULL"] * len(key)) + b"))" if len(key) > 1 and self.flavour is Flavour.MARIADB else b")"
             cells = self._sought(old.images, key)
             opening, closing = (b"(", b")") if len(key) > 1 else (b"", b"")
             rows = join_cells(opening, cells, [b","] * len(cells), closing + shape.between)

@@ -92,7 +92,7 @@ _READ_ONLY = frozenset(
 _WORDS = (
     (_UNREACHABLE, "not reachable"),
     (_LOST, "connection lost"),
-    (_CONTENDED, "in conflict with another writer"),
+    (_CONTENDED, "in conflict with another transaction"),
     (_BUSY, "busy"),
     (_LIMITED, "ending statements that take long"),
     (_READ_ONLY, "read-only"),

@@ -237,6 +237,19 @@ def test_a_keyless_row_is_found_exactly(d: Session, sql_type: str, kind: Any, va
     assert set(dict(d.query(image)).values()) <= {v // 2 for v in whole.values()}
 
 
+def test_one_row_is_found_by_a_key_of_two_columns(d: Session) -> None:
+    """Not by reading the table."""
+    d.execute("CREATE TABLE t (a bigint NOT NULL, b bigint NOT NULL, PRIMARY KEY (a, b))")
+    at = table([column("a", flag=NOT_NULL), column("b", flag=NOT_NULL)], [index("primary", ("a", -1), ("b", -1))])
+    insert = Events(at)
+    for i in range(500):
+        insert.insert(i, i, rowid=i)
+    write(d, at, insert)
+    d.execute("FLUSH STATUS")
+    write(d, at, Events(at).delete(7, 7, rowid=7))
+    assert int(d.query("SHOW SESSION STATUS LIKE 'Handler_read_rnd_next'")[0][1]) < 100 and d.query("SELECT COUNT(*) FROM t") == [(499,)]
+
+
 def test_a_server_that_keeps_one_warning_only(d: Session) -> None:
     d.execute("CREATE TABLE t (n bigint primary key, a bigint, b bigint)")
     at = table([column("n", flag=INT_PK), column("a"), column("b")], handle="int")

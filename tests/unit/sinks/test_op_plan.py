@@ -51,7 +51,7 @@ STATEMENTS: dict[str, tuple[TableAt, Callable[[Events], Events], list[str]]] = {
     "a composite key": (
         PAIR,
         lambda e: e.delete(1, 2).delete(3, 4).update((5, 6), (5, 7)),
-        ["DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4))", "UPDATE `d`.`t` SET `a`=5,`b`=7 WHERE `a`=5 AND `b`=6"],
+        ["DELETE FROM `d`.`t` WHERE (`a`,`b`) IN ((1,2),(3,4),(NULL,NULL))", "UPDATE `d`.`t` SET `a`=5,`b`=7 WHERE `a`=5 AND `b`=6"],
     ),
     "joined past others without a shared key; the last one needs the value of a row that is deleted before it": (
         KEYED,

@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {
     "inserts are one insert": (BY_ID, Events(BY_ID).insert(1, "a").insert(2, None), [f"{INSERT} (`id`,`v`) VALUES (1,'a'),(2,NULL)"]),
     "deletes by key": (BY_ID, Events(BY_ID).delete(7, "x").delete(8, "y"), [f"{DELETE} `id` IN (7,8)"]),
     "deletes by several columns": (
-        COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None), [f"{DELETE} (`a`,`b`) IN (('it''s',1),('b',2))"]
+        COMMON, Events(COMMON).delete("it's", 1, 0).delete("b", 2, None), [f"{DELETE} (`a`,`b`) IN (('it''s',1),('b',2),(NULL,NULL))"]
     ),
     "an update that keeps every unique key needs no delete": (
         WITH_UNIQUE, Events(WITH_UNIQUE).update((1, 5), (1, 5)).update((2, None), (2, None)), [f"{INTO_U} (1,5),(2,NULL)" + CHANGE]
@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     ),
     "a key that changes only in case is deleted": (
         COMMON, Events(COMMON).delete("Key", 1, 5).insert("KEY", 1, 5, same=True),
-        [f"{DELETE} (`a`,`b`) IN (('Key',1))", f"{INSERT} (`a`,`b`,`c`) VALUES ('KEY',1,5)"],
+        [f"{DELETE} (`a`,`b`) IN (('Key',1),(NULL,NULL))", f"{INSERT} (`a`,`b`,`c`) VALUES ('KEY',1,5)"],
     ),
     "rows without a key are matched by every column, and inserted": (
         KEYLESS, Events(KEYLESS).delete(1, "a", rowid=1).delete(1, "a", rowid=2).delete(None, None, rowid=3).update((2, "b"), (2, "B"), rowid=4),
@@ -104,7 +104,7 @@ CASES: dict[str, Case] = {
         Events(TWO_KEYS).delete(1, 2, "x", rowid=1).delete(1, None, "long text", rowid=2).delete(None, 2, None, rowid=3)
         .update((3, 4, None), (3, 4, "y"), rowid=4).update((5, 6, None), (5, 6, None), rowid=5).update((None, 7, "z"), (None, 8, "z"), rowid=6),
         [
-            f"{DELETE} (`a`,`b`) IN ((1,2),(3,4))", f"{DELETE} `c` IN ('long text','z')",
+            f"{DELETE} (`a`,`b`) IN ((1,2),(3,4),(NULL,NULL))", f"{DELETE} `c` IN ('long text','z')",
             f"{DELETE} `a` <=> NULL AND `b` <=> 2 AND `c` <=> NULL AND {exact('c')} <=> NULL LIMIT 1",
             f"{INSERT} (`a`,`b`,`c`) VALUES (5,6,NULL) ON DUPLICATE KEY UPDATE `a`=VALUES(`a`),`b`=VALUES(`b`),`c`=VALUES(`c`)",
             f"{INSERT} (`a`,`b`,`c`) VALUES (3,4,'y'),(NULL,8,'z')",

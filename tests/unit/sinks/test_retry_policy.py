@@ -23,7 +23,7 @@ from tests.support.attempts import run_retried
         (1792, "Cannot execute statement in a READ ONLY transaction.", "read-only"),
         (2003, "Can't connect", "not reachable"),
         (2013, "Lost connection", "connection lost"),
-        (1213, "Deadlock found", "in conflict with another writer"),
+        (1213, "Deadlock found", "in conflict with another transaction"),
         (1040, "Too many connections", "busy"),
         (1226, "User 'drainer' has exceeded the 'max_user_connections' resource (current value: 2)", "busy"),
         (1969, "Query execution was interrupted (max_statement_time exceeded)", "ending statements that take long"),
