@@ -52,7 +52,7 @@ from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
 from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
-from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
+from pyspark_tidb_binlog.sinks.mysql.state_table import State, StateTable
 from pyspark_tidb_binlog.sinks.mysql.structure import Inventory, inventory_of, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target_fit import needed_key, other_words, own_keys
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
@@ -322,6 +322,8 @@ class TargetCheck:
             cluster_id = cluster_id or only_cluster(self._session, schema, table)
             with _unless_absent():
                 recorded = TargetCheckpoint(cluster_id, schema, table).load(self._session)
+                # A real Drainer's target has no more than that.
+                known = State().progress(recorded)
                 known = StateTable(schema, cluster_id).read(self._session).progress(recorded)
             moved, remarks = self._moved(cluster_id)
             known = moved or known

@@ -313,8 +313,12 @@ def test_a_ddl_that_was_begun_before_a_death(check: Checks, session: Session, st
     assert lost.startswith("hinders") and "job 4" in lost and f"delete its row from `{MARKS}`.`spark_ddl`" in lost
 
 
-def test_it_goes_by_the_checkpoint(check: Checks, session: Session) -> None:
+@pytest.mark.parametrize("theirs", [False, True])
+def test_it_goes_by_the_checkpoint(check: Checks, session: Session, theirs: bool) -> None:
+    """``theirs``: a real Drainer has made no table but that."""
     record_in(session, MARKS)
+    if theirs:
+        session.execute(f"DROP TABLE {MARKS}.spark_state")
     session.execute(f"INSERT INTO {MARKS}.checkpoint VALUES (1, %s)", [Checkpoint(85, False, 8).to_json()])
     session.commit()
     found = check([*WAITING[:5], *WAITING[6:]])
