@@ -349,6 +349,20 @@ def test_other_operations_at_a_table_without_the_key_are_refused_and_written_onc
     assert "its columns only_here, which only the target has, get their defaults" in caplog.text
 
 
+def test_a_table_without_a_key_is_a_finding_where_other_operations_come(place: Place) -> None:
+    world = keyless("x", TABLE_ID)
+    place.create(world)
+    run_sql(place.server, *refusing("d.x", "NEW.n = 19"))
+    events = Events(world.at)
+    for i in range(20):
+        events.insert(None, None, i, rowid=i)
+    rows, step = events_of(world.at, events)
+    with pytest.raises(ApplyError, match="this row is refused"):
+        place.sink("stop", worker_count=3, txn_batch=2).apply(rows, step, StageClock())
+    (found,) = place.sink("stop", worker_count=3, txn_batch=2).apply(rows.slice(0, 19), step, StageClock()).findings
+    assert found.table == "`d`.`x`" and "rows may be there twice" in found.words
+
+
 @pytest.mark.parametrize("way", [{"enable_dispatch": False}, {"worker_count": 2, "txn_batch": 2}], ids=["transactions", "lanes"])
 def test_findings_of_what_is_committed_outlive_a_change_of_the_table(
     place: Place, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]

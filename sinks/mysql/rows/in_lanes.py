@@ -8,7 +8,7 @@ without that record. Promises:
 
 * Exactly once, keyless rows included: if the same operations come again, each lane of an open step continues where it was, whatever the settings.
 * If other operations come (other filters, another history, another cut of the span), the lanes are given up: safe mode is recorded from the checkpoint to
-  the end of the span. Afterwards every row that has a unique key without NULL is as upstream. Other tables are named: an INSERT may be applied twice,
+  the end of the span. Afterwards every row that has a unique key without NULL is as upstream. Other tables are findings: an INSERT may be applied twice,
   a DELETE may delete another equal row. The same holds where a Drainer without this record finishes the span.
 * With ``on-finding = stop`` the lanes without a finding may be ahead; the restart continues as after a crash.
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.findings import Finding
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
 from pyspark_tidb_binlog.sinks.engine.batch import rows_between, wanted
 from pyspark_tidb_binlog.sinks.engine.batch_report import Stage, StageClock, Written
@@ -31,10 +31,12 @@ from pyspark_tidb_binlog.sinks.engine.causality import Conflict, keys_of
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, Span, unpack
 from pyspark_tidb_binlog.sinks.engine.row_ops import RowBatch, operations_of
 from pyspark_tidb_binlog.sinks.engine.segments import RowsStep
+from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import TransientError
 from pyspark_tidb_binlog.sinks.mysql.row_target import RowTarget
 from pyspark_tidb_binlog.sinks.mysql.rows.op_plan import OpPlan
 from pyspark_tidb_binlog.sinks.mysql.rows.row_lanes import LanePlan, Lanes, LaneWork
+from pyspark_tidb_binlog.sinks.mysql.safe_plan import cannot_tell_apart
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.state_table import OpenLanes
 from pyspark_tidb_binlog.sinks.mysql.tables_there import FittedStep
@@ -106,7 +108,7 @@ class InLanes:
                     rows = rows_between(rows, here.after_ts, here.upto_ts)
                 work = self._planned(rows, here, clock)
                 if work.lanes is None:
-                    self._give_up(here)
+                    self._give_up(here, work.batch)
                     work = self._planned(rows, here, clock)
                 rows_written = self._apply(work, clock)
         findings, self._found = tuple(self._found), []
@@ -126,8 +128,10 @@ class InLanes:
             whole = (step.after_ts, step.upto_ts) == (left.after_ts, left.upto_ts)
             return _Work(fitted, batch, plan, LanePlan.again(batch, keys, left) if whole else None)
 
-    def _give_up(self, step: RowsStep) -> None:
-        """The open span was begun with other operations, so what the lanes have done says nothing: up to its end all is in safe mode from now on."""
+    def _give_up(self, step: RowsStep, batch: RowBatch) -> None:
+        """The open span was begun with other operations, so what the lanes have done says nothing: up to its end all is in safe mode from now on. Tables of
+        ``batch`` of which the rows cannot be told apart are findings.
+        """
         left, target, record = self.open_span, self._target, self._target.record
         assert left is not None
         for attempt in target.leased.retrying():
@@ -136,6 +140,8 @@ class InLanes:
                 record.state.give_up_lanes(session, at, left.upto_ts)
                 bounds = record.state.read(session).safe_bounds(at)
         self.open_span = None
+        loose = {table_name(p.table.schema, p.table.name) for p in batch.pieces if cannot_tell_apart(p.table.info)}
+        self._found += [Finding(FindingKind.ROWS, _LOOSE, name, step.upto_ts) for name in sorted(loose)]
         target.safe.begin(
             bounds,
             f"the operations of the span ({left.after_ts}, {left.upto_ts}], which was begun row by row, have changed since it was begun",
@@ -224,6 +230,12 @@ class _Work:
     plan: OpPlan
     lanes: LanePlan | None
     """None: the open span was begun with other operations."""
+
+
+_LOOSE = (
+    "other operations came than those with which a span was begun row by row, such as without a transaction that is skipped. The table has no unique key "
+    "without NULL, so rows may be there twice, or be missing: compare it with the upstream"
+)
 
 
 def _operations(rows: pa.Table, step: RowsStep) -> RowBatch:
