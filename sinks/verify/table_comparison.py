@@ -1,0 +1,231 @@
+"""Compares the rows of one table between readers that stand at one S: ranges of its key, or all rows as a multiset. [db]
+
+    sums of a range differ -> halves, by the key in the middle of the side that has more rows -> few rows -> the rows by their key
+    a row that only one side shows in a range -> looked up by its key on the other side
+
+Ranges need not mean the same to both servers. For any boundaries each row is in at least one range on each side: a row is not below the first (open) end, and below the
+last (open) one, so there is a range between. So a row that differs makes the sums of a range differ. A row that another collation puts into another range is found by its key.
+
+Promises: memory holds the rows of ``_FEW`` keys, or of ``_MOST_KEYLESS`` rows without a key, and the differences that are listed. Nothing is written.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, canonical
+from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row, lookup_sql
+from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
+from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
+
+_FEW = 100
+"""Rows of a range that are read and not halved."""
+_DEEPEST = 64
+"""Halvings; only where two servers sort a key quite differently are there as many."""
+_BUCKETS = 1 << 16
+_MOST_KEYLESS = 50_000
+MOST_LISTED = 1000
+"""Differences of a table that are listed."""
+EVERYTHING = KeyRange()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSum:
+    """The rows of a range on one side, summed up."""
+
+    rows: int
+    total: int
+
+    def __sub__(self, other: "RangeSum") -> "RangeSum":
+        return RangeSum(self.rows - other.rows, self.total - other.total)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is found of a table, or of a part of it."""
+
+    rows: int = 0
+    """Upstream."""
+    differences: dict[Row, Difference] = field(default_factory=dict)
+    """By the row's key; without a key by the row."""
+    unlisted: int = 0
+    """Rows in ranges that differ, behind the differences that are listed."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more differences are listed."""
+        return len(self.differences) >= MOST_LISTED
+
+    @property
+    def differing(self) -> int:
+        """Rows that differ; of ranges that are not listed, all of them."""
+        return sum(d.times for d in self.differences.values()) + self.unlisted
+
+    def add(self, other: "Tally") -> None:
+        """Take in another part of the table."""
+        self.rows += other.rows
+        self.unlisted += other.unlisted
+        self.differences |= other.differences
+
+
+def boundary(session: Session, side: TableSide, within: KeyRange, behind: int) -> Key:
+    """The key that has ``behind`` rows of the range before it; empty: there are no more rows."""
+    assert side.handle is not None
+    with unlocked(session), session.stream(side.boundary_sql(within, behind)) as blocks:
+        found = [key for block in blocks for key in zip(*map(whole, cells_of(side.handle.forms, block)), strict=True)]
+    return found[0] if found else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """One table, read by one reader of each side."""
+
+    pair: TablePair
+    readers: SidePair
+
+    def compare_range(self, within: KeyRange, tally: Tally) -> None:
+        """Compare the rows of a range of the key."""
+        both = self._sums(within)
+        tally.rows += both[0].rows
+        self._descend(within, *both, tally)
+
+    def compare_all(self, tally: Tally) -> None:
+        """Compare all rows, of which equal ones are counted."""
+        if self.pair.upstream.sums:
+            upstream, target = self._sums(EVERYTHING)
+            if upstream == target:
+                tally.rows += upstream.rows
+                return
+        upstream_sums, target_sums = (self._buckets(session, side) for session, side in self._sides())
+        tally.rows += sum(one.rows for one in upstream_sums)
+        listed, room = set[int](), _MOST_KEYLESS
+        for bucket, (one, other) in enumerate(zip(upstream_sums, target_sums, strict=True)):
+            if one != other and (room := room - max(one.rows, other.rows)) >= 0:
+                listed.add(bucket)
+            elif one != other:
+                tally.unlisted += max(one.rows, other.rows)
+        if listed:
+            self._compare_counted([self._counted(session, side, listed) for session, side in self._sides()], tally)
+
+    def _sides(self) -> tuple[tuple[Session, TableSide], ...]:
+        return (self.readers.upstream, self.pair.upstream), (self.readers.target, self.pair.target)
+
+    def _sums(self, within: KeyRange) -> tuple[RangeSum, RangeSum]:
+        sides = self._sides()
+        if self.pair.upstream.sums and self.pair.target.sums:
+            summed = [_sum(session, side, within) for session, side in sides]
+            # A row that is larger than a server's max_allowed_packet has no hash there.
+            if all(total.rows == total.total // COUNTED for total in summed):
+                return summed[0], summed[1]
+        upstream, target = (self._summed_here(session, side, within) for session, side in sides)
+        return upstream, target
+
+    def _descend(self, within: KeyRange, upstream: RangeSum, target: RangeSum, tally: Tally, depth: int = 0) -> None:
+        if upstream == target:
+            return
+        most = max(upstream.rows, target.rows)
+        if tally.is_full:
+            tally.unlisted += most
+            return
+        session, side = self._sides()[upstream.rows < target.rows]
+        middle = boundary(session, side, within, most // 2) if most > _FEW and depth < _DEEPEST else ()
+        if not middle or middle == within.begin:
+            self._compare_rows(within, tally)
+            return
+        left = KeyRange("", within.begin, middle)
+        sums = self._sums(left)
+        self._descend(left, *sums, tally, depth + 1)
+        self._descend(KeyRange("", middle, within.end), upstream - sums[0], target - sums[1], tally, depth + 1)
+
+    # Rows.
+
+    def _compare_rows(self, within: KeyRange, tally: Tally) -> None:
+        upstream, target = ({self._key(row): row for row in self._rows(session, side, within)} for session, side in self._sides())
+        upstream |= self._missed(target.keys() - upstream.keys(), target, self.readers.upstream, self.pair.upstream)
+        target |= self._missed(upstream.keys() - target.keys(), upstream, self.readers.target, self.pair.target)
+        for key in sorted(upstream.keys() | target.keys(), key=repr):
+            wanted, found = upstream.get(key), target.get(key)
+            if self._canonical(wanted) != self._canonical(found):
+                columns = tuple(place for place in range(len(self.pair.columns)) if self._differs(place, wanted, found))
+                tally.differences[key] = Difference(self.pair, wanted, found, columns)
+
+    def _missed(self, keys: set[Row], rows: dict[Row, Row], session: Session, side: TableSide) -> dict[Row, Row]:
+        """The rows of one side with keys that only the other side has shown: another collation may have them in another range."""
+        if not keys:
+            return {}
+        sql = lookup_sql(self.pair, side, [rows[key] for key in keys])
+        with unlocked(session), session.stream(sql) as blocks:
+            found = {self._key(row): row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)}
+        return {key: row for key, row in found.items() if key in keys}
+
+    def _rows(self, session: Session, side: TableSide, within: KeyRange) -> Iterator[Row]:
+        """The rows of a range, each value as ``read_as`` has it."""
+        with unlocked(session), session.stream(side.rows_sql(within)) as blocks:
+            for block in blocks:
+                yield from zip(*(column.to_pylist() for column in block), strict=True)
+
+    def _key(self, row: Row) -> Row:
+        return tuple(row[place] for place in self.pair.key)
+
+    def _canonical(self, row: Row | None) -> Row | None:
+        return None if row is None else tuple(canonical(c.form, value) for c, value in zip(self.pair.columns, row, strict=True))
+
+    def _differs(self, place: int, one: Row | None, other: Row | None) -> bool:
+        form = self.pair.columns[place].form
+        return one is None or other is None or canonical(form, one[place]) != canonical(form, other[place])
+
+    # Sums of rows that a server cannot make.
+
+    def _summed_here(self, session: Session, side: TableSide, within: KeyRange) -> RangeSum:
+        rows = total = 0
+        for row in self._rows(session, side, within):
+            rows, total = rows + 1, total + COUNTED + _hash(self._canonical(row))
+        return RangeSum(rows, total)
+
+    def _buckets(self, session: Session, side: TableSide) -> list[RangeSum]:
+        """All rows, summed up by the end of their hash."""
+        rows, totals = [0] * _BUCKETS, [0] * _BUCKETS
+        for row in self._rows(session, side, EVERYTHING):
+            found = _hash(self._canonical(row))
+            rows[found % _BUCKETS] += 1
+            totals[found % _BUCKETS] += found
+        return list(map(RangeSum, rows, totals))
+
+    def _counted(self, session: Session, side: TableSide, listed: set[int]) -> tuple[Counter[Row], dict[Row, Row]]:
+        """How often each row of some buckets is there, by its canonical form, and a row of each form."""
+        counts, examples = Counter[Row](), dict[Row, Row]()
+        for row in self._rows(session, side, EVERYTHING):
+            form = self._canonical(row)
+            assert form is not None
+            if _hash(form) % _BUCKETS in listed:
+                counts[form] += 1
+                examples[form] = row
+        return counts, examples
+
+    def _compare_counted(self, sides: Sequence[tuple[Counter[Row], dict[Row, Row]]], tally: Tally) -> None:
+        (wanted, upstream), (found, target) = sides
+        places = tuple(range(len(self.pair.columns)))
+        for form in sorted((wanted - found) + (found - wanted), key=repr):
+            more = wanted[form] - found[form]
+            if tally.is_full:
+                tally.unlisted += abs(more)
+            elif more > 0:
+                tally.differences[form] = Difference(self.pair, upstream[form], None, places, more)
+            else:
+                tally.differences[form] = Difference(self.pair, None, target[form], places, -more)
+
+
+def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:
+    with unlocked(session):
+        ((rows, total),) = session.query(side.sums_sql(within))
+    return RangeSum(int(rows), int(total or 0))
+
+
+def _hash(row: Row | None) -> int:
+    assert row is not None
+    whole_row = b"".join(b"N" if value is None else b"%d:%b" % (len(value), value) for value in row)
+    return int.from_bytes(hashlib.sha1(whole_row, usedforsecurity=False).digest()[:8], "big")
