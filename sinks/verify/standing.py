@@ -47,7 +47,9 @@ STATEMENTS: dict[Flavour, tuple[str, str]] = {
     Flavour.TIDB: ("SET SESSION autocommit = 1", "SET @@SESSION.tidb_snapshot = '{ts}'"),
 }
 """How a reader of the target is opened, and how it takes its snapshot."""
-LOCK = "SELECT life FROM {lease} WHERE cluster_id = %s FOR UPDATE NOWAIT"
+LOCK = "SELECT life FROM {lease} WHERE cluster_id = %s"
+NO_WAIT = " FOR UPDATE NOWAIT"
+"""Not at a TiDB."""
 NOW = "SELECT @@tidb_current_ts"
 DDLS = "SELECT COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', job_id, state, commit_ts, began, ended))), 0) FROM {ddls} WHERE cluster_id = %s"
 UNSETTLED = "SELECT job_id, state FROM {ddls} WHERE cluster_id = %s AND job_id <> 0 AND state <> %s AND (state = %s OR commit_ts > %s OR (early = 1 AND version > %s)) LIMIT 1"
@@ -152,12 +154,11 @@ class Readers:
         """Take the snapshots while no transaction that writes is open; False: one is."""
         newest.execute("BEGIN")
         try:
-            ts = 0
-            if newest.flavour is Flavour.TIDB:
-                ((ts,),) = newest.query(NOW)
-            elif not (rows := newest.query(self._lock, [self._cluster_id])) or rows[0][0] == lease.PROMOTED:
+            rows = newest.query(self._lock + ("" if newest.flavour is Flavour.TIDB else NO_WAIT), [self._cluster_id])
+            if not rows or rows[0][0] == lease.PROMOTED:
                 why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it"
                 raise ConfigError(f"the target is no copy of an upstream: {why} (cluster {self._cluster_id})")
+            ts = newest.query(NOW)[0][0] if newest.flavour is Flavour.TIDB else 0
             for session in targets:
                 session.execute(STATEMENTS[session.flavour][1].format(ts=ts))
         except ApplyError as error:
@@ -169,6 +170,10 @@ class Readers:
         return True
 
     def _read(self, session: Session) -> Standing:
+        with unlocked(session):
+            return self._record(session)
+
+    def _record(self, session: Session) -> Standing:
         found = self._checkpoint.load(session)
         if found is None:
             return Standing(0, (0, 0), "it has no checkpoint")

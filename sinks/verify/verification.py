@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.verify.repair import Difference, in_order
-from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
 
@@ -168,7 +168,8 @@ class Verification:
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
-        intent = Intent.of(self.apply, load_frozen(target, self.apply, self.cluster_id))
+        with unlocked(target):
+            intent = Intent.of(self.apply, load_frozen(target, self.apply, self.cluster_id))
         to = intent.selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:
