@@ -19,6 +19,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, NotUsableYet, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyRecord
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
@@ -181,6 +182,9 @@ class Readers:
         whole = found.consistent and state.unfinished(found.commit_ts) is None and not state.relayed_upto(found.commit_ts)
         rows = session.query(UNSETTLED.format(ddls=self._ddls), [self._cluster_id, REFUSED, INTENT, found.commit_ts, found.schema_version])
         half = "" if whole else f"a span behind {found.commit_ts} is half applied"
+        copy = CopyRecord(session, self._cluster_id, self._config.apply.checkpoint_schema).load()
+        if copy is not None and copy.begun:
+            half = half or "tables are being copied (--bootstrap)"
         ddl = f"the DDL of job {rows[0][0]} is {'under way' if rows[0][1] == INTENT else 'executed before its time'}" if rows else ""
         return Standing(found.commit_ts, self.ddls(session), half or ddl)
 

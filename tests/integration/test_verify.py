@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.conf.model import TableName, TableRoute
 from pyspark_tidb_binlog.jobs import verify
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable, to_json
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, verification
@@ -279,15 +280,22 @@ def test_a_table_that_never_stays_is_named(site: VerifySite) -> None:
     assert not found.compared and found.differs and "a DDL ran while the table was read" in found.left_out[0].words
 
 
+def copying(site: VerifySite) -> None:
+    record = CopyRecord(site.session, 1, MARKS)
+    record.ensure()
+    record.begin(CopyHead(CopyKind.TABLES, 100), [])
+
+
 @pytest.mark.parametrize(
     ("hinder", "words"),
     [
         (lambda site: site.at(100, consistent=False), "a span behind 100 is half applied"),
+        (lambda site: copying(site), "tables are being copied"),
         (lambda site: site.record_ddl(3, "intent", 100), "the DDL of job 3 is under way"),
         (lambda site: site.record_ddl(3, "done", 130), "the DDL of job 3 is executed before its time"),
         (lambda site: site.record_ddl(3, "done", 90, early=1, version=5), "the DDL of job 3 is executed before its time"),
     ],
-    ids=["open span", "ddl under way", "ddl beyond S", "early ddl"],
+    ids=["open span", "copy", "ddl under way", "ddl beyond S", "early ddl"],
 )
 def test_it_waits_until_the_target_is_a_copy(site: VerifySite, hinder: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(site, 20)
@@ -302,6 +310,7 @@ def test_it_waits_until_the_target_is_a_copy(site: VerifySite, hinder: object, w
     def settle() -> None:
         with standing.connect(site.config.target, site.config.apply) as other:
             other.execute(f"DELETE FROM {MARKS}.spark_ddl")
+            other.execute(f"DROP TABLE IF EXISTS {MARKS}.spark_bootstrap")
             other.execute(f"UPDATE {MARKS}.checkpoint SET checkPoint = REPLACE(checkPoint, 'false', 'true')")
             other.commit()
 

@@ -132,7 +132,7 @@ def test_equal_while_it_is_written(stream: BootstrappedStream, mariadb: PrivateM
             if number == 4:
                 stream.upstream.ddl.alter("shop.item", add_index("by_v", "v"))
     assert len(seen) > 3 and work.batches > 3
-    run_sql(mariadb, "UPDATE shop.types SET c5 = c5 ^ 1 WHERE id = 77")
+    run_sql(mariadb, "UPDATE shop.types SET c3 = COALESCE(c3, 0) ^ 1 WHERE id = 77")
     run_sql(mariadb, "DELETE FROM shop.log WHERE a = 3 LIMIT 1")
     run_sql(mariadb, "INSERT INTO shop.named VALUES ('K1', 1000, NULL)")
     spoiled = verified(stream)
