@@ -7,7 +7,7 @@ printed and not executed.
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], given.rate)
     view = _JsonView(flavour) if given.json else _TextView(config, flavour)
     run.shows = view.progress
-    tables = list(_each(run.run(), view.table))
+    tables = list[VerifiedTable]()
+    for table in run.run():
+        view.table(table)
+        tables.append(table)
     view.end(tables)
     return EXIT_FAILED if any(table.differs for table in tables) else 0
 
@@ -71,12 +74,6 @@ def verification(
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 
-def _each(tables: Iterator[VerifiedTable], show: Callable[[VerifiedTable], None]) -> Iterator[VerifiedTable]:
-    for table in tables:
-        show(table)
-        yield table
-
-
 class _TextView:
     def __init__(self, config: DrainerConfig, flavour: Flavour) -> None:
         self._config, self._flavour = config, flavour
@@ -91,27 +88,23 @@ class _TextView:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         for one in table.left_out:
             print(f"{plain(table.name)}: {'' if one.by_intent else 'NOT AS IT SHOULD BE: '}not compared: {plain(one.words)}")
-        if not table.compared:
+        if (tally := table.tally) is None:
             return
         at = f"at {table.ts} ({as_time(table.ts)})"
-        found = f"{table.differing:,} rows DIFFER" if table.differing else "equal"
-        print(f"{plain(table.name)}: {table.rows:,} rows {at}: {found}", flush=True)
-        if not table.differing:
-            return
-        if words := _recorded(self._config, table.name):
-            print(f"  {words}")
-        for difference in table.differences:
+        found = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
+        print(f"{plain(table.name)}: {tally.rows:,} rows {at}: {found}", flush=True)
+        if tally.differing and (count := _findings(self._config, table.name)):
+            print(f"  {count} findings of this table are recorded: ctl findings")
+        for difference in tally.listed:
             print(f"  -- {difference.kind}: {', '.join(f'{name} = {plain(value)}' for name, value in difference.key.items())}")
             for statement in difference.sql(self._flavour):
                 print(f"  {plain(statement)};")
-        if (more := table.differing - sum(d.times for d in table.differences)) > 0:
-            print(f"  and ranges with {more:,} rows that differ and are not listed")
+        if tally.unlisted:
+            print(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
 
     def end(self, tables: Sequence[VerifiedTable]) -> None:
-        total = _total(tables)
-        print(
-            "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared".format(**total)
-        )
+        words = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
+        print(words.format(**_total(tables)))
 
 
 class _JsonView:
@@ -122,50 +115,25 @@ class _JsonView:
         pass
 
     def table(self, table: VerifiedTable) -> None:
-        print(
-            json.dumps(
-                {
-                    "table": table.name,
-                    "compared": table.compared,
-                    "commit_ts": table.ts,
-                    "rows": table.rows,
-                    "equal": _equal(table),
-                    "differing": table.differing,
-                    "not_compared": [{"why": one.words, "by_intent": one.by_intent} for one in table.left_out],
-                    "differences": [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in table.differences],
-                }
-            ),
-            flush=True,
-        )
+        left_out = [{"why": one.words, "by_intent": one.by_intent} for one in table.left_out]
+        found: dict[str, Any] = {"table": table.name, "commit_ts": table.ts, "compared": table.tally is not None, "not_compared": left_out}
+        if (tally := table.tally) is not None:
+            listed = [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in tally.listed]
+            found |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
+        print(json.dumps(found), flush=True)
 
     def end(self, tables: Sequence[VerifiedTable]) -> None:
         print(json.dumps(_total(tables)))
 
 
-def _equal(table: VerifiedTable) -> int:
-    """Rows of the upstream that the target has as they are."""
-    return max(
-        table.rows
-        - sum(d.times for d in table.differences if d.wanted is not None)
-        - max(table.differing - sum(d.times for d in table.differences), 0),
-        0,
-    )
+def _total(tables: Sequence[VerifiedTable]) -> dict[str, int]:
+    tallies = [table.tally for table in tables if table.tally is not None]
+    sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("rows", "equal", "differing")}
+    return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
 
 
-def _total(tables: Sequence[VerifiedTable]) -> dict[str, Any]:
-    compared = [table for table in tables if table.compared]
-    return {
-        "tables": len(compared),
-        "rows": sum(table.rows for table in compared),
-        "equal": sum(map(_equal, compared)),
-        "differing": sum(table.differing for table in compared),
-        "not_compared": len(tables) - len(compared),
-    }
-
-
-def _recorded(config: DrainerConfig, name: str) -> str:
-    """Whether findings explain a difference, in words."""
+def _findings(config: DrainerConfig, name: str) -> int:
+    """How many findings of a table are recorded, as far as this machine knows."""
     with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        count = sum(row["table"] == name for row in recorded_findings(config))
-        return f"{count} findings of this table are recorded: ctl findings" if count else ""
-    return ""
+        return sum(row["table"] == name for row in recorded_findings(config))
+    return 0

@@ -125,7 +125,7 @@ class HashedColumn:
     def sql(self, flavour: Flavour) -> str:
         """A text without a comma; NULL is ``N``."""
         text = self._text(flavour)
-        return f"IFNULL({text}, 'N')" if self.column.nullable else text
+        return f"IF({quote_name(self.column.name)} IS NULL, 'N', {text})" if self.column.nullable else text
 
     def _text(self, flavour: Flavour) -> str:
         value = read_as(self.column)
@@ -154,10 +154,11 @@ COUNTED = 10**30
 def sum_sql(columns: Sequence[HashedColumn], flavour: Flavour) -> str:
     """The expressions of the number of rows and of the sum of their hashes.
 
-    A sum of ``CONV`` alone is a sum of DOUBLEs, which loses bits. Half of a range can be subtracted from the whole, and a row that is there twice counts twice.
+    A sum of ``CONV`` alone is a sum of DOUBLEs, which loses bits. A text that is longer than ``max_allowed_packet`` is NULL, and so is the hash of its row: ``CONCAT_WS`` and
+    ``IFNULL`` would hide it. Half of a range can be subtracted from the whole, and a row that is there twice counts twice.
     """
-    row = ", ".join(column.sql(flavour) for column in columns)
-    return f"COUNT(*), SUM(CAST(CONV(LEFT(SHA1(CONCAT_WS(',', {row})), 16), 16, 10) AS UNSIGNED) + {COUNTED})"
+    row = ", ',', ".join(column.sql(flavour) for column in columns)
+    return f"COUNT(*), SUM(CAST(CONV(LEFT(SHA1(CONCAT({row})), 16), 16, 10) AS UNSIGNED) + {COUNTED})"
 
 
 def canonical(form: Form, value: bytes | None) -> bytes | None:
@@ -215,7 +216,9 @@ def literal_of(form: Form, value: bytes | None) -> str:
         case LiteralForm.BYTES:
             return f"x'{value.hex().upper()}'"
         case _:
-            return quote_string(value.decode())
+            text = value.decode()
+            # Neither a terminal nor a sql_mode changes what it means.
+            return quote_string(text) if text.isprintable() and "\\" not in text else f"_utf8mb4 x'{value.hex().upper()}'"
 
 
 def equals(column: TargetColumn, form: Form, literal: str, flavour: Flavour) -> str:

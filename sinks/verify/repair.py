@@ -1,7 +1,7 @@
 """A row that differs, and the SQL that would make the target's row right. Pure; nothing executes it."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -64,11 +64,6 @@ class Difference:
     def _condition(self, row: Row, flavour: Flavour) -> str:
         places = self.pair.key or range(len(row))
         return " AND ".join(_is(self.pair, i, row[i], flavour, keyed=bool(self.pair.key)) for i in places)
-
-
-def in_order(differences: Iterable[Difference]) -> list[Difference]:
-    """Those whose rows are in the way of others first."""
-    return sorted(differences, key=lambda d: list(Kind).index(d.kind))
 
 
 def lookup_sql(pair: TablePair, side: TableSide, rows: Sequence[Row]) -> bytes:

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, canonical
-from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row, lookup_sql
+from pyspark_tidb_binlog.sinks.verify.repair import Difference, Kind, Row, lookup_sql
 from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
@@ -64,6 +64,16 @@ class Tally:
     def differing(self) -> int:
         """Rows that differ; of ranges that are not listed, all of them."""
         return sum(d.times for d in self.differences.values()) + self.unlisted
+
+    @property
+    def equal(self) -> int:
+        """Rows of the upstream that the target has as they are; none of the ranges that are not listed."""
+        return max(self.rows - sum(d.times for d in self.differences.values() if d.wanted is not None) - self.unlisted, 0)
+
+    @property
+    def listed(self) -> list[Difference]:
+        """The differences, those first whose rows are in the way of others."""
+        return sorted(self.differences.values(), key=lambda d: list(Kind).index(d.kind))
 
     def add(self, other: "Tally") -> None:
         """Take in another part of the table."""

@@ -21,7 +21,6 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
-from pyspark_tidb_binlog.sinks.verify.repair import Difference, in_order
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
@@ -55,20 +54,15 @@ class VerifiedTable:
     """Upstream, ``db.table``."""
     ts: int
     """S, the last one of several."""
-    rows: int = 0
-    """Upstream."""
-    differing: int = 0
-    """Rows that differ."""
-    differences: Sequence[Difference] = ()
-    """Those that are listed, in the order in which they would be repaired."""
     left_out: Sequence[NotCompared] = ()
-    """Columns that were not compared; without columns the table."""
-    compared: bool = True
+    """Columns that were not compared; without a tally the table."""
+    tally: Tally | None = None
+    """None: the table was not compared."""
 
     @property
     def differs(self) -> bool:
         """Whether something is not as it should be."""
-        return self.differing > 0 or any(not one.by_intent for one in self.left_out)
+        return bool(self.tally and self.tally.differing) or any(not one.by_intent for one in self.left_out)
 
 
 @dataclass(slots=True)
@@ -150,21 +144,21 @@ class Verification:
                     raise (named or error) from error
                 why = str(named)
                 _log.info("%s is read again: %s", label, why)
-        return VerifiedTable(label, 0, left_out=[NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)], compared=False)
+        return VerifiedTable(label, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
 
     def _once(self, name: TableName, standing: StandingReaders) -> VerifiedTable:
         label = ".".join(name)
         pair = self._pair(name, standing)
         if isinstance(pair, NotCompared):
             self._require_no_ddl(standing)
-            return VerifiedTable(label, standing.at.ts, left_out=[pair], compared=False)
+            return VerifiedTable(label, standing.at.ts, [pair])
         tally = Tally()
         if pair.key:
             self._by_ranges(pair, tally)
         else:
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-        return VerifiedTable(label, self._stand().at.ts, tally.rows, tally.differing, in_order(tally.differences.values()), pair.left_out)
+        return VerifiedTable(label, self._stand().at.ts, pair.left_out, tally)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target

@@ -1,6 +1,5 @@
 """The canonical text of values, on a real MariaDB: the same for equal values in near types, another one for each other value, and pinned."""
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -90,20 +89,20 @@ def test_each_value_is_itself_in_a_near_type_and_no_other_value(site: VerifySite
     key = ", PRIMARY KEY (n)" if keyed else ""
     site.sql(f"CREATE TABLE up.t (n INT NOT NULL, v {one}{key})", f"CREATE TABLE down.t (n INT NOT NULL, v {other}{key})")
     for number, value in enumerate(values):
-        site.both(f"INSERT INTO {{}}.t VALUES ({number}, {value})")
+        site.sql(f"INSERT INTO up.t VALUES ({number}, {value})")
+    count = len(values)
+    site.sql("INSERT INTO down.t SELECT n, v FROM up.t")
     same = site.table()
-    assert (same.rows, same.differing, same.differs) == (len(values), 0, False)
-    # Every value meets every other one: the target holds them one place further.
-    for step in range(1, len(values)):
-        site.sql("TRUNCATE TABLE down.t")
-        for number in range(len(values)):
-            site.sql(f"INSERT INTO down.t VALUES ({number}, {values[(number + step) % len(values)]})")
+    assert (same.tally.rows, same.tally.differing, same.differs) == (count, 0, False)
+    # Every value meets every other one: the target holds them some places further.
+    for step in range(1, count):
+        site.sql("TRUNCATE TABLE down.t", f"INSERT INTO down.t SELECT (n + {step}) MOD {count}, v FROM up.t")
         found = site.table()
-        assert found.differing == len(values) * (1 if keyed else 2)
+        assert found.tally.differing == count * (1 if keyed else 2)
         if keyed:
-            assert {difference.kind for difference in found.differences} == {Kind.CHANGED}
+            assert {difference.kind for difference in found.tally.listed} == {Kind.CHANGED}
     site.repaired(found)
-    assert site.table().differing == 0
+    assert site.table().tally.differing == 0
 
 
 PINNED = [
@@ -143,7 +142,7 @@ def test_texts_are_pinned(site: VerifySite, kind: str, value: str, form: Form, h
 
 def test_a_row_that_the_server_cannot_hash_is_compared_here(site: VerifySite) -> None:
     site.both(
-        "CREATE TABLE {}.t (n INT PRIMARY KEY, " + ", ".join(f"v{i} VARCHAR(15000)" for i in range(1)) + ")",
+        "CREATE TABLE {}.t (n INT PRIMARY KEY, v0 VARCHAR(15000))",
         "INSERT INTO {}.t VALUES (1, REPEAT('x', 15000))",
     )
     site.sql("UPDATE down.t SET v0 = CONCAT(REPEAT('x', 14999), 'y')")
@@ -152,7 +151,7 @@ def test_a_row_that_the_server_cannot_hash_is_compared_here(site: VerifySite) ->
         found = site.table()
     finally:
         site.sql("SET GLOBAL max_allowed_packet = 67108864")
-    assert [(d.kind, list(d.columns)) for d in found.differences] == [(Kind.CHANGED, [1])]
+    assert [(d.kind, list(d.columns)) for d in found.tally.listed] == [(Kind.CHANGED, [1])]
 
 
 def test_the_sum_loses_no_bit(site: VerifySite) -> None:
@@ -167,5 +166,3 @@ def test_the_sum_loses_no_bit(site: VerifySite) -> None:
     before = total()
     site.sql("UPDATE up.t SET v = v + 1 WHERE n = 777")
     assert before[0] == total()[0] and 0 < abs(before[1] - total()[1]) < 2**64
-    for one, other in itertools.pairwise((before, total())):
-        assert one != other

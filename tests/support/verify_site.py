@@ -105,7 +105,7 @@ class VerifySite:
 
     def repaired(self, table: VerifiedTable) -> Sequence[str]:
         """What is printed for a table, executed."""
-        statements = [sql for difference in table.differences for sql in difference.sql(self.session.flavour)]
+        statements = [sql for difference in table.tally.listed for sql in difference.sql(self.session.flavour)]
         self.sql(*statements)
         return statements
 
