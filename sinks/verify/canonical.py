@@ -103,6 +103,12 @@ def orders(column: TargetColumn) -> bool:
     return column.kind in _KEY_TEXTS or (_FAMILY.get(column.kind) in _KEYS and column.kind != "bit")
 
 
+def sort_alike(one: TargetColumn, other: TargetColumn) -> bool:
+    """Whether both servers sort the columns' texts alike, but for few. Otherwise their ranges would have other rows."""
+    kinds = {"bin" if c.collation.lower().endswith("_bin") else c.collation.lower().removeprefix(c.charset) for c in (one, other)}
+    return len(kinds) == 1
+
+
 def read_as(column: TargetColumn) -> str:
     """The expression whose text, in the answer of a server, is the value."""
     name = quote_name(column.name)

@@ -1,7 +1,8 @@
 """Compares the rows of one table between readers that stand at one S: ranges of its key, or all rows as a multiset. [db]
 
-    sums of a range differ -> halves, by the key in the middle of the side that has more rows -> few rows -> the rows by their key
-    a row that only one side shows in a range -> looked up by its key on the other side
+    sums of a range differ   -> halves, by the key in the middle of the upstream's rows, until they are few
+    few rows of the upstream -> the target's rows with the same keys: what is missing or changed
+    then the same the other way round: what only the target has
 
 Ranges need not mean the same to both servers. For any boundaries each row is in at least one range on each side: a row is not below the first (open) end, and below the
 last (open) one, so there is a range between. So a row that differs makes the sums of a range differ. A row that another collation puts into another range is found by its key.
@@ -24,8 +25,6 @@ from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
 _FEW = 100
 """Rows of a range that are read and not halved."""
-_DEEPEST = 64
-"""Halvings; only where two servers sort a key quite differently are there as many."""
 _BUCKETS = 1 << 16
 _MOST_KEYLESS = 50_000
 MOST_LISTED = 1000
@@ -101,7 +100,7 @@ class TableReader:
         """Compare the rows of a range of the key."""
         both = self._sums(within)
         tally.rows += both[0].rows
-        self._descend(within, *both, tally)
+        self._halve(within, both, tally, 0)
 
     def compare_all(self, tally: Tally) -> None:
         """Compare all rows, of which equal ones are counted."""
@@ -134,43 +133,38 @@ class TableReader:
         upstream, target = (self._summed_here(session, side, within) for session, side in sides)
         return upstream, target
 
-    def _descend(self, within: KeyRange, upstream: RangeSum, target: RangeSum, tally: Tally, depth: int = 0) -> None:
-        if upstream == target:
+    def _halve(self, within: KeyRange, sums: tuple[RangeSum, RangeSum], tally: Tally, by: int) -> None:
+        """Find what differs in a range. ``by``: the side whose rows are halved, the upstream's (0) and then the target's (1): each of these ends."""
+        if sums[0] == sums[1]:
             return
-        most = max(upstream.rows, target.rows)
+        session, side = self._sides()[by]
         if tally.is_full:
-            tally.unlisted += most
-            return
-        session, side = self._sides()[upstream.rows < target.rows]
-        middle = boundary(session, side, within, most // 2) if most > _FEW and depth < _DEEPEST else ()
-        if not middle or middle == within.begin:
-            self._compare_rows(within, tally)
-            return
-        left = KeyRange("", within.begin, middle)
-        sums = self._sums(left)
-        self._descend(left, *sums, tally, depth + 1)
-        self._descend(KeyRange("", middle, within.end), upstream - sums[0], target - sums[1], tally, depth + 1)
+            tally.unlisted += max(one.rows for one in sums)
+        elif sums[by].rows > _FEW and (middle := boundary(session, side, within, sums[by].rows // 2)) not in ((), within.begin):
+            left = self._sums(KeyRange("", within.begin, middle))
+            self._halve(KeyRange("", within.begin, middle), left, tally, by)
+            self._halve(KeyRange("", middle, within.end), (sums[0] - left[0], sums[1] - left[1]), tally, by)
+        else:
+            shown = {self._key(row): row for row in self._rows(session, side, within)}
+            self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
+            if by == 0:
+                self._halve(within, sums, tally, 1)
 
     # Rows.
 
-    def _compare_rows(self, within: KeyRange, tally: Tally) -> None:
-        upstream, target = ({self._key(row): row for row in self._rows(session, side, within)} for session, side in self._sides())
-        upstream |= self._missed(target.keys() - upstream.keys(), target, self.readers.upstream, self.pair.upstream)
-        target |= self._missed(upstream.keys() - target.keys(), upstream, self.readers.target, self.pair.target)
-        for key in sorted(upstream.keys() | target.keys(), key=repr):
-            wanted, found = upstream.get(key), target.get(key)
+    def _compare_rows(self, shown: dict[Row, Row], others: dict[Row, Row], tally: Tally, by: int) -> None:
+        for key, row in shown.items():
+            wanted, found = (row, others.get(key)) if by == 0 else (others.get(key), row)
             if self._canonical(wanted) != self._canonical(found):
                 columns = tuple(place for place in range(len(self.pair.columns)) if self._differs(place, wanted, found))
                 tally.differences[key] = Difference(self.pair, wanted, found, columns)
 
-    def _missed(self, keys: set[Row], rows: dict[Row, Row], session: Session, side: TableSide) -> dict[Row, Row]:
-        """The rows of one side with keys that only the other side has shown: another collation may have them in another range."""
-        if not keys:
+    def _with_keys_of(self, rows: dict[Row, Row], session: Session, side: TableSide) -> dict[Row, Row]:
+        """The rows of the other side with the same keys, in whichever range that side has them."""
+        if not rows:
             return {}
-        sql = lookup_sql(self.pair, side, [rows[key] for key in keys])
-        with unlocked(session), session.stream(sql) as blocks:
-            found = {self._key(row): row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)}
-        return {key: row for key, row in found.items() if key in keys}
+        with unlocked(session), session.stream(lookup_sql(self.pair, side, list(rows.values()))) as blocks:
+            return {self._key(row): row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)}
 
     def _rows(self, session: Session, side: TableSide, within: KeyRange) -> Iterator[Row]:
         """The rows of a range, each value as ``read_as`` has it."""

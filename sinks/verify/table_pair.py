@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
-from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, form_of_both, is_large, orders, read_as, sum_sql
+from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, form_of_both, is_large, orders, read_as, sort_alike, sum_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,9 @@ def _key(upstream: TargetTable, target: TargetTable, columns: list[ColumnPair]) 
         if names and names in there and all(name in places for name in names):
             pairs = [columns[places[name]] for name in names]
             both = [c for pair in pairs for c in (pair.upstream, pair.target)]
-            if all(pair.form.in_sql for pair in pairs) and all(orders(c) and not c.nullable for c in both):
+            if all(pair.form.in_sql and sort_alike(pair.upstream, pair.target) for pair in pairs) and all(
+                orders(c) and not c.nullable for c in both
+            ):
                 return tuple(places[name] for name in names)
     return ()
 

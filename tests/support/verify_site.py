@@ -58,6 +58,7 @@ class VerifySite:
         for name in ("up", "down"):
             self.session.execute(f"CREATE OR REPLACE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
         self.session.execute(f"DROP DATABASE IF EXISTS {MARKS}")
+        self.session.use("up")
         self.record = record_in(self.session, MARKS)
         ensure_ddl_table(self.session, self.config.apply)
         self.lease = held(self.session, schema=MARKS)
