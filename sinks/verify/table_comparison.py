@@ -139,7 +139,8 @@ class TableReader:
             return
         session, side = self._sides()[by]
         if tally.is_full:
-            tally.unlisted += max(one.rows for one in sums)
+            # The upstream's rows of this range are listed where the target's are halved.
+            tally.unlisted += max(sums[1].rows - by * sums[0].rows, (1 - by) * sums[0].rows)
         elif sums[by].rows > _FEW and (middle := boundary(session, side, within, sums[by].rows // 2)) not in ((), within.begin):
             left = self._sums(KeyRange("", within.begin, middle))
             self._halve(KeyRange("", within.begin, middle), left, tally, by)
