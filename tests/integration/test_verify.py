@@ -368,12 +368,12 @@ def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pyt
     run = site.run()
     run.pace.size = 20
     monkeypatch.setattr(verification, "MOST_SECONDS", 0.0)
-    site.source.hold(site.ts, 60)
+    site.hold(30)
 
     def write(name: str, rows: int) -> None:
         site.both(f"INSERT INTO {{}}.t VALUES ({-rows}, 'new', 1)", f"DELETE FROM {{}}.t WHERE w = {rows + 30}")
         site.at(site.ts + 1)
-        site.source.hold(site.ts, 10)
+        site.hold(5)
 
     run.shows = write
     (found,) = run.run()

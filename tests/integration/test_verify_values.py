@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def site(mariadb: PrivateMariaDB) -> Iterator[VerifySite]:
-    made = VerifySite(mariadb)
+    made = VerifySite(mariadb, {"parts": 1})
     yield made
     made.close()
 
@@ -49,7 +49,7 @@ VALUES = {
     "VARCHAR(20) CHARACTER SET gbk": "NULL, '', 'a', '中', '文'",
     "VARCHAR(20) CHARACTER SET utf8mb3": "NULL, '', 'a', '中', 'A '",
     "TEXT": "NULL, '', 'a', 'a ', 'A', 'ä'",
-    "LONGTEXT": "NULL, '', 'a', 'a ', REPEAT('x', 100000), REPEAT('x', 100001)",
+    "LONGTEXT": "NULL, '', 'a', 'a ', REPEAT('x',100000), REPEAT('x',100001)",
     "BINARY(4)": "NULL, '', 'a', 'a ', 'a\\0b', 0xFF",
     "VARBINARY(20)": "NULL, '', 'a', 'a\\0', 'a ', 0x00, 0xFFFE",
     "BLOB": "NULL, '', 'a', 'a\\0', 0xFF, 0x00FF",

@@ -83,9 +83,9 @@ class VerifySite:
         for statement in statements:
             self.sql(statement.replace("{}", "up"), statement.replace("{}", "down"))
 
-    def hold(self, count: int = 8) -> None:
-        """The upstream's snapshot at the record's S."""
-        self.source.hold(self.ts, count)
+    def hold(self, times: int = 1) -> None:
+        """The upstream's snapshot at the record's S, to be read so many times."""
+        self.source.hold(self.ts, times * self.config.apply.parts)
 
     def run(self, *patterns: str) -> Verification:
         """A verification at what is there now."""
