@@ -57,7 +57,7 @@ UNSETTLED = "SELECT job_id, state FROM {ddls} WHERE cluster_id = %s AND job_id <
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SnapshotRecord:
     """The record in one snapshot of the target."""
 
     ts: int
@@ -80,7 +80,7 @@ class SidePair:
 class StandingReaders:
     """Readers of both sides at the same S."""
 
-    at: Standing
+    at: SnapshotRecord
     pairs: tuple[SidePair, ...]
     newest: Session
     """Reads what there is now at the target."""
@@ -133,7 +133,7 @@ class Readers:
         ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])
         return int(count), int(total)
 
-    def _stood(self, newest: Session, targets: Sequence[Session]) -> Standing:
+    def _stood(self, newest: Session, targets: Sequence[Session]) -> SnapshotRecord:
         until = time.monotonic() + SETTLE_SECONDS
         for session in targets:
             session.execute(STATEMENTS[session.flavour][0])
@@ -170,14 +170,14 @@ class Readers:
             newest.rollback()
         return True
 
-    def _read(self, session: Session) -> Standing:
+    def _read(self, session: Session) -> SnapshotRecord:
         with unlocked(session):
             return self._record(session)
 
-    def _record(self, session: Session) -> Standing:
+    def _record(self, session: Session) -> SnapshotRecord:
         found = self._checkpoint.load(session)
         if found is None:
-            return Standing(0, (0, 0), "it has no checkpoint")
+            return SnapshotRecord(0, (0, 0), "it has no checkpoint")
         state = self._state.read(session)
         whole = found.consistent and state.unfinished(found.commit_ts) is None and not state.relayed_upto(found.commit_ts)
         rows = session.query(UNSETTLED.format(ddls=self._ddls), [self._cluster_id, REFUSED, INTENT, found.commit_ts, found.schema_version])
@@ -186,7 +186,7 @@ class Readers:
         if copy is not None and copy.begun:
             half = half or "tables are being copied (--bootstrap)"
         ddl = f"the DDL of job {rows[0][0]} is {'under way' if rows[0][1] == INTENT else 'executed before its time'}" if rows else ""
-        return Standing(found.commit_ts, self.ddls(session), half or ddl)
+        return SnapshotRecord(found.commit_ts, self.ddls(session), half or ddl)
 
 
 @contextmanager
