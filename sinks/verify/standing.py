@@ -138,10 +138,10 @@ class Readers:
         for session in targets:
             session.execute(STATEMENTS[session.flavour][0])
         while True:
-            words = "a transaction that writes is always open"
+            words, wait = "a transaction that writes is always open", _MOMENT
             if self._take(newest, targets):
                 found = {self._read(session) for session in targets}
-                words = next((at.unsettled for at in found if at.unsettled), "")
+                words, wait = next((at.unsettled for at in found if at.unsettled), ""), 10 * _MOMENT
                 if len(found) == 1 and not words:
                     return found.pop()
             if time.monotonic() > until:
@@ -149,7 +149,7 @@ class Readers:
                     f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words or 'its snapshots differ'}. Verify when the Drainer has finished "
                     "this. If the Drainer is stopped, start it"
                 )
-            self._pause(_MOMENT)
+            self._pause(wait)
 
     def _take(self, newest: Session, targets: Sequence[Session]) -> bool:
         """Take the snapshots while no transaction that writes is open; False: one is."""
