@@ -89,6 +89,9 @@ JOBS = {
     "replay": Offered(
         "Reparo: what a file sink wrote, printed or applied (replay -data-dir DIR [-start-datetime T] [-stop-datetime T] [-dest-type mysql])"
     ),
+    "verify": Offered(
+        "is the target the same as the upstream? Exact, beside a running drainer (--config drainer.toml [--tables PATTERN] [--json])"
+    ),
     "setup": Offered("install what a job or the tests need, and end (--java --mariadb --etcd --kafka --browser --dev)"),
 }
 """The jobs that ``--help`` lists. ``setup`` exists only in a checkout; ``spark-submit.sh`` runs it."""

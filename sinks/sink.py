@@ -15,7 +15,7 @@ Called by one thread at a time, except ``close`` and the properties.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -25,8 +25,10 @@ from pyspark_tidb_binlog.schemas.findings import Finding
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock, Written
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
-from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep, SetVal
+
+if TYPE_CHECKING:  # the record at a target is also read where there is no PySpark
+    from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Sink(Protocol):
     def apply(self, rows: pa.Table, step: RowsStep, clock: StageClock) -> Written:
         """``rows`` (``ROW_EVENT``, all of ``step``) and the record of the step's end, in one commit."""
 
-    def apply_parts(self, events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
+    def apply_parts(self, events: "KeyedEvents", step: RowsStep, skipped_ts: frozenset[int], clock: StageClock) -> Written:
         """The rows of ``step`` among ``events`` but for the transactions ``skipped_ts``, by the executors, in ``events.parts`` parts.
 
         A span that an earlier life has begun with other ``skipped_ts`` is finished with these; what it has written by then stays.

@@ -105,9 +105,13 @@ def chunk_sql(table: str, expressions: Sequence[str], handle: Handle, within: Ke
     """
     part = f" PARTITION ({quote_name(within.partition)})" if within.partition else ""
     head = f"SELECT {', '.join([*expressions, *handle.expressions])} FROM {table}{part}".encode()
+    return head + where_sql(handle, within, after) + f" ORDER BY {', '.join(handle.names)} LIMIT {limit}".encode()
+
+
+def where_sql(handle: Handle, within: KeyRange, after: Key = ()) -> bytes:
+    """The condition that the rows of a range satisfy, behind ``after`` if it is not empty."""
     arms = _arms(handle, after or within.begin, b">" if after else b">=", within.end)
-    where = b" WHERE " + b" OR ".join(arms) if arms else b""
-    return head + where + f" ORDER BY {', '.join(handle.names)} LIMIT {limit}".encode()
+    return b" WHERE " + b" OR ".join(arms) if arms else b""
 
 
 def _arms(handle: Handle, low: Key, sign: bytes, high: Key) -> list[bytes]:

@@ -6,7 +6,7 @@ names of the upstream become one name at the target: a start refuses settings th
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, read_name, significant
@@ -15,6 +15,18 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSna
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _MESSAGES = ("file", "kafka")
+
+
+class RoutedTable(Protocol):
+    """A table under its name upstream."""
+
+    @property
+    def schema(self) -> str:
+        """Its database."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class Routes:
         """Whether there is any."""
         return bool(self.databases or self.tables or self.columns or self.conditions)
 
-    def columns_of(self, table: TableAt) -> frozenset[str]:
+    def columns_of(self, table: RoutedTable) -> frozenset[str]:
         """The columns of a table that are replicated, in lower case; empty = all of them. It has its name upstream."""
         name = (table.schema.lower(), table.name.lower())
         return next((columns for d, t, columns in self.columns if (d, t) == name), frozenset())
@@ -88,7 +100,7 @@ class Routes:
         """The name at the target of a database."""
         return dict(self.databases).get(schema.lower(), schema)
 
-    def condition_of(self, table: TableAt) -> str:
+    def condition_of(self, table: RoutedTable) -> str:
         """The condition for a table's rows; empty = all of them. It has its name upstream."""
         name = (table.schema.lower(), table.name.lower())
         return next((where for d, t, where in self.conditions if (d, t) == name), "")

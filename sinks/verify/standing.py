@@ -1,0 +1,200 @@
+"""Readers of both sides that stand at one S: what they read is the same moment of the upstream. [db]
+
+    lease row           SELECT ... FOR UPDATE NOWAIT: no transaction that writes is open. Taken: again after 50 ms
+    N readers           START TRANSACTION WITH CONSISTENT SNAPSHOT; the lock is released at once
+    each reader         reads the record in its own snapshot: all are the same, consistent, and no DDL is half done. If not: again
+    N readers upstream  ``SnapshotSource.at(S)``
+
+At a TiDB all readers of the target set ``tidb_snapshot`` to one timestamp; no lock is needed.
+
+Promises: nothing is written. The lock never waits, so no part of a batch waits behind it. A reader holds a table's metadata lock for one ``unlocked`` block.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
+from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, NotUsableYet, SnapshotCollected
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyRecord
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED, table_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
+from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
+
+SETTLE_SECONDS = 60.0
+"""How long a target may be half applied, or have a DDL under way, before this is an error."""
+MOST_SECONDS = 240.0
+"""After which readers are replaced by others at a newer S: TiDB keeps old versions for ``tidb_gc_life_time``, 10 minutes by default."""
+_MOMENT = 0.05
+_SECONDS = 3600.0
+"""How long one answer may take: that for a table without a key is about all of its rows."""
+_IDLE_SECONDS = 600.0
+"""After how long the target closes a reader that nobody uses, which may have a snapshot."""
+_TAKEN = frozenset({1205, 3572})
+"""The row is locked: MariaDB, MySQL."""
+_SNAPSHOT = "START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT"
+STATEMENTS: dict[Flavour, tuple[str, str]] = {
+    # In any other isolation level the server ignores WITH CONSISTENT SNAPSHOT.
+    Flavour.MARIADB: ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", _SNAPSHOT),
+    Flavour.MYSQL: ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", _SNAPSHOT),
+    Flavour.TIDB: ("SET SESSION autocommit = 1", "SET @@SESSION.tidb_snapshot = '{ts}'"),
+}
+"""How a reader of the target is opened, and how it takes its snapshot."""
+LOCK = "SELECT life FROM {lease} WHERE cluster_id = %s"
+NO_WAIT = " FOR UPDATE NOWAIT"
+"""Not at a TiDB."""
+NOW = "SELECT @@tidb_current_ts"
+DDLS = "SELECT COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', job_id, state, commit_ts, began, ended))), 0) FROM {ddls} WHERE cluster_id = %s"
+UNSETTLED = "SELECT job_id, state FROM {ddls} WHERE cluster_id = %s AND job_id <> 0 AND state <> %s AND (state = %s OR commit_ts > %s OR (early = 1 AND version > %s)) LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """The record in one snapshot of the target."""
+
+    ts: int
+    """S: the target in this snapshot is the upstream at it, if ``unsettled`` is empty."""
+    ddls: tuple[int, int]
+    """Number and checksum of the recorded DDLs: another pair is another list."""
+    unsettled: str
+    """Why the snapshot is no copy of any moment, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidePair:
+    """One reader of each side."""
+
+    upstream: Session
+    target: Session
+
+
+@dataclass(frozen=True, slots=True)
+class StandingReaders:
+    """Readers of both sides at the same S."""
+
+    at: SnapshotRecord
+    pairs: tuple[SidePair, ...]
+    newest: Session
+    """Reads what there is now at the target."""
+    opened_at: float
+
+
+class Readers:
+    """Opens readers again and again, each time at the newest S."""
+
+    def __init__(
+        self, config: DrainerConfig, cluster_id: int, source: SnapshotSource, count: int, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Accesses nothing. ``count``: pairs of sessions."""
+        self._config = config
+        self._cluster_id = cluster_id
+        self._source = source
+        self._count = count
+        self._pause = pause
+        schema = config.apply.checkpoint_schema
+        self._checkpoint = TargetCheckpoint(cluster_id, schema, table_in_target(config))
+        self._state = StateTable(schema, cluster_id)
+        self._lock = LOCK.format(lease=f"{quote_name(schema)}.`spark_lease`")
+        self._ddls = table_of(config.apply)
+
+    @contextmanager
+    def standing(self) -> Iterator[StandingReaders]:
+        """Readers at one S.
+
+        Raises:
+            NotUsableYet: the target is half applied for ``SETTLE_SECONDS``, or no Drainer of this project writes to it.
+            SnapshotCollected: the stream is so far behind that TiDB does not keep S any more.
+        """
+        target = replace(self._config.target, read_timeout=max(self._config.target.read_timeout, _SECONDS))
+        apply = replace(self._config.apply, lease_timeout=_IDLE_SECONDS)
+        with ExitStack() as stack:
+            newest, *targets = [stack.enter_context(connect(target, apply)) for _ in range(self._count + 1)]
+            newest.execute("SET SESSION autocommit = 1")
+            at = self._stood(newest, targets)
+            try:
+                upstreams = [stack.enter_context(self._source.at(at.ts)) for _ in range(self._count)]
+            except SnapshotCollected as error:
+                raise SnapshotCollected(
+                    f"the stream is at {at.ts} ({as_time(at.ts)}), and GC of TiDB at {self._source.where} has passed it. Verify when the stream is nearer to the "
+                    "present, or raise tidb_gc_life_time"
+                ) from error
+            yield StandingReaders(at, tuple(map(SidePair, upstreams, targets)), newest, time.monotonic())
+
+    def ddls(self, session: Session) -> tuple[int, int]:
+        """Number and checksum of the recorded DDLs, in the session's snapshot."""
+        ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])
+        return int(count), int(total)
+
+    def _stood(self, newest: Session, targets: Sequence[Session]) -> SnapshotRecord:
+        until = time.monotonic() + SETTLE_SECONDS
+        for session in targets:
+            session.execute(STATEMENTS[session.flavour][0])
+        while True:
+            words, wait = "a transaction that writes is always open", _MOMENT
+            if self._take(newest, targets):
+                found = {self._read(session) for session in targets}
+                words, wait = next((at.unsettled for at in found if at.unsettled), ""), 10 * _MOMENT
+                if len(found) == 1 and not words:
+                    return found.pop()
+            if time.monotonic() > until:
+                raise NotUsableYet(
+                    f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words or 'its snapshots differ'}. Verify when the Drainer has finished "
+                    "this. If the Drainer is stopped, start it"
+                )
+            self._pause(wait)
+
+    def _take(self, newest: Session, targets: Sequence[Session]) -> bool:
+        """Take the snapshots while no transaction that writes is open; False: one is."""
+        newest.execute("BEGIN")
+        try:
+            rows = newest.query(self._lock + ("" if newest.flavour is Flavour.TIDB else NO_WAIT), [self._cluster_id])
+            if not rows or rows[0][0] == lease.PROMOTED:
+                why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it"
+                raise ConfigError(f"the target is no copy of an upstream: {why} (cluster {self._cluster_id})")
+            ts = newest.query(NOW)[0][0] if newest.flavour is Flavour.TIDB else 0
+            for session in targets:
+                session.execute(STATEMENTS[session.flavour][1].format(ts=ts))
+        except ApplyError as error:
+            if error.errno not in _TAKEN:
+                raise
+            return False
+        finally:
+            newest.rollback()
+        return True
+
+    def _read(self, session: Session) -> SnapshotRecord:
+        with unlocked(session):
+            return self._record(session)
+
+    def _record(self, session: Session) -> SnapshotRecord:
+        found = self._checkpoint.load(session)
+        if found is None:
+            return SnapshotRecord(0, (0, 0), "it has no checkpoint")
+        state = self._state.read(session)
+        whole = found.consistent and state.unfinished(found.commit_ts) is None and not state.relayed_upto(found.commit_ts)
+        rows = session.query(UNSETTLED.format(ddls=self._ddls), [self._cluster_id, REFUSED, INTENT, found.commit_ts, found.schema_version])
+        half = "" if whole else f"a span behind {found.commit_ts} is half applied"
+        copy = CopyRecord(session, self._cluster_id, self._config.apply.checkpoint_schema).load()
+        if copy is not None and copy.begun:
+            half = half or "tables are being copied (--bootstrap)"
+        ddl = f"the DDL of job {rows[0][0]} is {'under way' if rows[0][1] == INTENT else 'executed before its time'}" if rows else ""
+        return SnapshotRecord(found.commit_ts, self.ddls(session), half or ddl)
+
+
+@contextmanager
+def unlocked(session: Session) -> Iterator[None]:
+    """Read in the block; afterwards the session holds no metadata lock, so that DDLs need not wait for its snapshot to end."""
+    if session.autocommit:
+        yield
+        return
+    session.execute("SAVEPOINT verified")
+    yield
+    session.execute("ROLLBACK TO SAVEPOINT verified")

@@ -1,0 +1,236 @@
+"""Compares the rows of one table between readers that stand at one S: ranges of its key, or all rows as a multiset. [db]
+
+    sums of a range differ   -> halves, by the key in the middle of the upstream's rows, until they are few
+    few rows of the upstream -> the target's rows with the same keys: what is missing or changed
+    then the same the other way round: what only the target has
+
+Ranges need not mean the same to both servers. For any boundaries each row is in at least one range on each side: a row is not below the first (open) end, and below the
+last (open) one, so there is a range between. So a row that differs makes the sums of a range differ. A row that another collation puts into another range is found by its key.
+
+Promises: memory holds the rows of ``_FEW`` keys, or of ``_MOST_KEYLESS`` rows without a key, and the differences that are listed. Nothing is written.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
+from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
+from pyspark_tidb_binlog.sinks.mysql.session import Session
+from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, canonical
+from pyspark_tidb_binlog.sinks.verify.repair import Difference, Kind, Row, lookup_sql
+from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
+from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
+
+_FEW = 100
+"""Rows of a range that are read and not halved."""
+_BUCKETS = 1 << 16
+_MOST_KEYLESS = 50_000
+MOST_LISTED = 1000
+"""Differences of a table that are listed."""
+EVERYTHING = KeyRange()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSum:
+    """The rows of a range on one side, summed up."""
+
+    rows: int
+    total: int
+
+    def __sub__(self, other: "RangeSum") -> "RangeSum":
+        return RangeSum(self.rows - other.rows, self.total - other.total)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is found of a table, or of a part of it."""
+
+    rows: int = 0
+    """Upstream."""
+    differences: dict[Row, Difference] = field(default_factory=dict)
+    """By the row's key; without a key by the row."""
+    unlisted: int = 0
+    """Rows in ranges that differ, behind the differences that are listed."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more differences are listed."""
+        return len(self.differences) >= MOST_LISTED
+
+    @property
+    def differing(self) -> int:
+        """Rows that differ; of ranges that are not listed, all of them."""
+        return sum(d.times for d in self.differences.values()) + self.unlisted
+
+    @property
+    def equal(self) -> int:
+        """Rows of the upstream that the target has as they are; none of the ranges that are not listed."""
+        return max(self.rows - sum(d.times for d in self.differences.values() if d.wanted is not None) - self.unlisted, 0)
+
+    @property
+    def listed(self) -> list[Difference]:
+        """The differences, those first whose rows are in the way of others."""
+        return sorted(self.differences.values(), key=lambda d: list(Kind).index(d.kind))
+
+    def add(self, other: "Tally") -> None:
+        """Take in another part of the table."""
+        self.rows += other.rows
+        self.unlisted += other.unlisted
+        self.differences |= other.differences
+
+
+def boundary(session: Session, side: TableSide, within: KeyRange, behind: int) -> Key:
+    """The key that has ``behind`` rows of the range before it; empty: there are no more rows."""
+    assert side.handle is not None
+    with unlocked(session), session.stream(side.boundary_sql(within, behind)) as blocks:
+        found = [key for block in blocks for key in zip(*map(whole, cells_of(side.handle.forms, block)), strict=True)]
+    return found[0] if found else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """One table, read by one reader of each side."""
+
+    pair: TablePair
+    readers: SidePair
+
+    def compare_range(self, within: KeyRange, tally: Tally) -> None:
+        """Compare the rows of a range of the key."""
+        both = self._sums(within)
+        tally.rows += both[0].rows
+        self._halve(within, both, tally, 0)
+
+    def compare_all(self, tally: Tally) -> None:
+        """Compare all rows, of which equal ones are counted."""
+        if self.pair.upstream.sums:
+            upstream, target = self._sums(EVERYTHING)
+            if upstream == target:
+                tally.rows += upstream.rows
+                return
+        upstream_sums, target_sums = (self._buckets(session, side) for session, side in self._sides())
+        tally.rows += sum(one.rows for one in upstream_sums)
+        listed, room = set[int](), _MOST_KEYLESS
+        for bucket, (one, other) in enumerate(zip(upstream_sums, target_sums, strict=True)):
+            if one != other and (room := room - max(one.rows, other.rows)) >= 0:
+                listed.add(bucket)
+            elif one != other:
+                tally.unlisted += max(one.rows, other.rows)
+        if listed:
+            self._compare_counted([self._counted(session, side, listed) for session, side in self._sides()], tally)
+
+    def _sides(self) -> tuple[tuple[Session, TableSide], ...]:
+        return (self.readers.upstream, self.pair.upstream), (self.readers.target, self.pair.target)
+
+    def _sums(self, within: KeyRange) -> tuple[RangeSum, RangeSum]:
+        sides = self._sides()
+        if self.pair.upstream.sums and self.pair.target.sums:
+            summed = [_sum(session, side, within) for session, side in sides]
+            # A row that is larger than a server's max_allowed_packet has no hash there.
+            if all(total.rows == total.total // COUNTED for total in summed):
+                return summed[0], summed[1]
+        upstream, target = (self._summed_here(session, side, within) for session, side in sides)
+        return upstream, target
+
+    def _halve(self, within: KeyRange, sums: tuple[RangeSum, RangeSum], tally: Tally, by: int) -> None:
+        """Find what differs in a range. ``by``: the side whose rows are halved, the upstream's (0) and then the target's (1): each of these ends."""
+        if sums[0] == sums[1]:
+            return
+        session, side = self._sides()[by]
+        if tally.is_full:
+            # The upstream's rows of this range are listed where the target's are halved.
+            tally.unlisted += max(sums[1].rows - by * sums[0].rows, (1 - by) * sums[0].rows)
+        elif sums[by].rows > _FEW and (middle := boundary(session, side, within, sums[by].rows // 2)) not in ((), within.begin):
+            left = self._sums(KeyRange("", within.begin, middle))
+            self._halve(KeyRange("", within.begin, middle), left, tally, by)
+            self._halve(KeyRange("", middle, within.end), (sums[0] - left[0], sums[1] - left[1]), tally, by)
+        else:
+            shown = {self._key(row): row for row in self._rows(session, side, within)}
+            self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
+            if by == 0:
+                self._halve(within, sums, tally, 1)
+
+    # Rows.
+
+    def _compare_rows(self, shown: dict[Row, Row], others: dict[Row, Row], tally: Tally, by: int) -> None:
+        for key, row in shown.items():
+            wanted, found = (row, others.get(key)) if by == 0 else (others.get(key), row)
+            if self._canonical(wanted) != self._canonical(found):
+                columns = tuple(place for place in range(len(self.pair.columns)) if self._differs(place, wanted, found))
+                tally.differences[key] = Difference(self.pair, wanted, found, columns)
+
+    def _with_keys_of(self, rows: dict[Row, Row], session: Session, side: TableSide) -> dict[Row, Row]:
+        """The rows of the other side with the same keys, in whichever range that side has them."""
+        if not rows:
+            return {}
+        with unlocked(session), session.stream(lookup_sql(self.pair, side, list(rows.values()))) as blocks:
+            return {self._key(row): row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)}
+
+    def _rows(self, session: Session, side: TableSide, within: KeyRange) -> Iterator[Row]:
+        """The rows of a range, each value as ``read_as`` has it."""
+        with unlocked(session), session.stream(side.rows_sql(within)) as blocks:
+            for block in blocks:
+                yield from zip(*(column.to_pylist() for column in block), strict=True)
+
+    def _key(self, row: Row) -> Row:
+        return tuple(row[place] for place in self.pair.key)
+
+    def _canonical(self, row: Row | None) -> Row | None:
+        return None if row is None else tuple(canonical(c.form, value) for c, value in zip(self.pair.columns, row, strict=True))
+
+    def _differs(self, place: int, one: Row | None, other: Row | None) -> bool:
+        form = self.pair.columns[place].form
+        return one is None or other is None or canonical(form, one[place]) != canonical(form, other[place])
+
+    # Sums of rows that a server cannot make.
+
+    def _summed_here(self, session: Session, side: TableSide, within: KeyRange) -> RangeSum:
+        rows = total = 0
+        for row in self._rows(session, side, within):
+            rows, total = rows + 1, total + COUNTED + _hash(self._canonical(row))
+        return RangeSum(rows, total)
+
+    def _buckets(self, session: Session, side: TableSide) -> list[RangeSum]:
+        """All rows, summed up by the end of their hash."""
+        rows, totals = [0] * _BUCKETS, [0] * _BUCKETS
+        for row in self._rows(session, side, EVERYTHING):
+            found = _hash(self._canonical(row))
+            rows[found % _BUCKETS] += 1
+            totals[found % _BUCKETS] += found
+        return list(map(RangeSum, rows, totals))
+
+    def _counted(self, session: Session, side: TableSide, listed: set[int]) -> tuple[Counter[Row], dict[Row, Row]]:
+        """How often each row of some buckets is there, by its canonical form, and a row of each form."""
+        counts, examples = Counter[Row](), dict[Row, Row]()
+        for row in self._rows(session, side, EVERYTHING):
+            form = self._canonical(row)
+            assert form is not None
+            if _hash(form) % _BUCKETS in listed:
+                counts[form] += 1
+                examples[form] = row
+        return counts, examples
+
+    def _compare_counted(self, sides: Sequence[tuple[Counter[Row], dict[Row, Row]]], tally: Tally) -> None:
+        (wanted, upstream), (found, target) = sides
+        places = tuple(range(len(self.pair.columns)))
+        for form in sorted((wanted - found) + (found - wanted), key=repr):
+            more = wanted[form] - found[form]
+            if tally.is_full:
+                tally.unlisted += abs(more)
+            elif more > 0:
+                tally.differences[form] = Difference(self.pair, upstream[form], None, places, more)
+            else:
+                tally.differences[form] = Difference(self.pair, None, target[form], places, -more)
+
+
+def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:
+    with unlocked(session):
+        ((rows, total),) = session.query(side.sums_sql(within))
+    return RangeSum(int(rows), int(total or 0))
+
+
+def _hash(row: Row | None) -> int:
+    assert row is not None
+    whole_row = b"".join(b"N" if value is None else b"%d:%b" % (len(value), value) for value in row)
+    return int.from_bytes(hashlib.sha1(whole_row, usedforsecurity=False).digest()[:8], "big")

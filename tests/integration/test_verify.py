@@ -1,0 +1,443 @@
+"""Differences of each kind are found, and nothing else; what is no copy by intent is named; DDLs, open spans and locks while reading."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_tidb_binlog.conf.model import TableName, TableRoute
+from pyspark_tidb_binlog.jobs import verify
+from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
+from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord
+from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable, to_json
+from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification
+from pyspark_tidb_binlog.sinks.verify.repair import Kind
+from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from tests.support.verify_site import MARKS, VerifySite
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def site(mariadb: PrivateMariaDB) -> Iterator[VerifySite]:
+    made = VerifySite(mariadb)
+    yield made
+    made.close()
+
+
+def kinds(table: VerifiedTable) -> list[tuple[Kind, str]]:
+    return [(d.kind, "/".join(d.key.values())) for d in table.tally.listed]
+
+
+def filled(site: VerifySite, rows: int = 5000) -> None:
+    site.both(
+        "CREATE TABLE {}.t (id BIGINT PRIMARY KEY, v VARCHAR(40), w INT)",
+        f"INSERT INTO {{}}.t SELECT seq * 3, CONCAT('v', seq), seq FROM seq_1_to_{rows}",
+    )
+
+
+@pytest.mark.parametrize("size", [7, 100, 2000, 200_000])
+def test_differences_are_found_wherever_they_are(site: VerifySite, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_comparison, "_FEW", 5)
+    filled(site)
+    site.sql(
+        "UPDATE down.t SET v = 'V1' WHERE id = 3",
+        "DELETE FROM down.t WHERE id = 7500",
+        "INSERT INTO down.t VALUES (7502, 'x', 1), (99999, 'y', 2), (-5, 'z', 3)",
+        "UPDATE down.t SET w = NULL WHERE id = 15000",
+    )
+    run = site.run()
+    run.pace.size = size
+    (found,) = run.run()
+    assert (found.tally.rows, found.tally.differing) == (5000, 6)
+    assert kinds(found) == [
+        (Kind.EXTRA, "-5"),
+        (Kind.EXTRA, "7502"),
+        (Kind.EXTRA, "99999"),
+        (Kind.CHANGED, "3"),
+        (Kind.CHANGED, "15000"),
+        (Kind.MISSING, "7500"),
+    ]
+    assert site.repaired(found)[3:] == [
+        "UPDATE `down`.`t` SET `v` = 'v1' WHERE `id` = 3",
+        "UPDATE `down`.`t` SET `w` = 5000 WHERE `id` = 15000",
+        "INSERT INTO `down`.`t` (`id`,`v`,`w`) VALUES (7500, 'v2500', 2500)",
+    ]
+    assert site.table().tally.differing == 0
+
+
+@pytest.mark.parametrize("emptied", ["up", "down"])
+def test_an_empty_side_is_listed_up_to_a_limit(site: VerifySite, emptied: str) -> None:
+    filled(site)
+    site.sql(f"TRUNCATE TABLE {emptied}.t")
+    found = site.table()
+    assert found.tally.differing == 5000 and table_comparison.MOST_LISTED <= len(found.tally.listed) < 2400
+
+
+def test_empty_tables_are_equal(site: VerifySite) -> None:
+    site.both("CREATE TABLE {}.t (id INT PRIMARY KEY)", "CREATE TABLE {}.x (v INT)")
+    assert {name: (t.tally.rows, t.differs) for name, t in site.verified().items()} == {"t": (0, False), "x": (0, False)}
+
+
+KEYS = {
+    "two integers": ("a INT NOT NULL, b INT NOT NULL, v INT, PRIMARY KEY (a, b)", "seq DIV 7, seq MOD 7, seq"),
+    "text": ("a VARCHAR(30) NOT NULL, v INT, UNIQUE KEY (a)", "CONCAT('k', seq), seq"),
+    "text, then a number": ("a VARCHAR(30) NOT NULL, b INT NOT NULL, v INT, PRIMARY KEY (a, b)", "CONCAT('k', seq DIV 5), seq MOD 5, seq"),
+    "times": ("a DATETIME(3) NOT NULL, v INT, PRIMARY KEY (a)", "'2024-01-01' + INTERVAL seq MINUTE, seq"),
+    "bytes": ("a VARBINARY(8) NOT NULL, v INT, PRIMARY KEY (a)", "UNHEX(LPAD(HEX(seq), 6, '0')), seq"),
+    "decimals": ("a DECIMAL(10,2) NOT NULL, v INT, PRIMARY KEY (a)", "seq / 4, seq"),
+    "no order": ("a ENUM('b','a') NOT NULL, b INT NOT NULL, v INT, PRIMARY KEY (a, b)", "1 + seq MOD 2, seq, seq"),
+    "null in it": ("a INT, v INT, UNIQUE KEY (a)", "seq, seq"),
+    "prefix": ("a VARCHAR(30) NOT NULL, v INT, UNIQUE KEY (a(10))", "CONCAT(seq, 'k'), seq"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_all_kinds(site: VerifySite, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_comparison, "_FEW", 5)
+    columns, values = KEYS[key]
+    site.both(f"CREATE TABLE {{}}.t ({columns})", f"INSERT INTO {{}}.t SELECT {values} FROM seq_1_to_1000")
+    run = site.run()
+    run.pace.size = 50
+    assert [(t.tally.rows, t.tally.differing) for t in run.run()] == [(1000, 0)]
+    site.sql("UPDATE down.t SET v = -1 WHERE v = 500", "DELETE FROM down.t WHERE v = 900")
+    found = site.table()
+    assert found.tally.differing == (2 if found.tally.listed[0].pair.key else 3)
+    site.repaired(found)
+    assert site.table().tally.differing == 0
+
+
+@pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_nopad_bin", "utf8mb4_german2_ci"])
+@pytest.mark.parametrize("by_ranges", [True, False], ids=["ranges", "as is"])
+def test_servers_that_sort_a_key_differently(site: VerifySite, collation: str, by_ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges would find the same, in more time."""
+    if by_ranges:
+        monkeypatch.setattr(table_pair, "sort_alike", lambda one, other: True)
+    monkeypatch.setattr(table_comparison, "_FEW", 5)
+    for database, name in (("up", "utf8mb4_bin"), ("down", collation)):
+        site.sql(f"CREATE TABLE {database}.t (a VARCHAR(30) CHARACTER SET utf8mb4 COLLATE {name} NOT NULL PRIMARY KEY, v INT)")
+    site.both(
+        "INSERT IGNORE INTO {}.t SELECT CONCAT(CHAR(48 + seq MOD 75 USING utf8mb4), ELT(1 + seq MOD 4, 'ä', 'Z', '_', '~'), seq), seq FROM seq_1_to_300"
+    )
+    site.sql(
+        "DELETE FROM up.t WHERE CAST(a AS BINARY) NOT IN (SELECT CAST(a AS BINARY) FROM down.t)",
+        "DELETE FROM down.t WHERE CAST(a AS BINARY) NOT IN (SELECT CAST(a AS BINARY) FROM up.t)",
+    )
+    ((rows,),) = site.session.query("SELECT COUNT(*) FROM down.t")
+    for size in (10, 300):
+        run = site.run()
+        run.pace.size = size
+        (found,) = run.run()
+        assert (found.tally.rows, found.tally.differing) == (rows, 0)
+    site.sql("UPDATE down.t SET v = -1 WHERE v = 50", "DELETE FROM down.t WHERE v = 90", "INSERT INTO down.t VALUES ('zzz', 7)")
+    found = site.table()
+    if found.tally.listed[0].pair.key:
+        assert sorted(kind for kind, _ in kinds(found)) == [Kind.CHANGED, Kind.MISSING, Kind.EXTRA]
+    else:
+        assert sorted(kind for kind, _ in kinds(found)) == [Kind.MISSING, Kind.MISSING, Kind.EXTRA, Kind.EXTRA]
+    site.repaired(found)
+    assert site.table().tally.differing == 0
+
+
+def test_a_key_that_differs_in_case_alone(site: VerifySite) -> None:
+    for database, name in (("up", "utf8mb4_bin"), ("down", "utf8mb4_general_ci")):
+        site.sql(f"CREATE TABLE {database}.t (a VARCHAR(30) CHARACTER SET utf8mb4 COLLATE {name} NOT NULL PRIMARY KEY)")
+    site.sql("INSERT INTO up.t VALUES ('a')", "INSERT INTO down.t VALUES ('A')")
+    found = site.table()
+    assert kinds(found) == [(Kind.EXTRA, "'A'"), (Kind.MISSING, "'a'")]
+    site.repaired(found)
+    assert site.table().tally.differing == 0
+
+
+@pytest.mark.parametrize("columns", ["a INT, b VARCHAR(10), c BLOB", "a INT, b VARCHAR(10), c DOUBLE"])
+def test_rows_without_a_key_are_counted(site: VerifySite, columns: str) -> None:
+    site.both(f"CREATE TABLE {{}}.t ({columns})", "INSERT INTO {}.t SELECT seq MOD 10, 'x', NULL FROM seq_1_to_100")
+    assert site.table().differs is False
+    site.sql(
+        "DELETE FROM down.t WHERE a = 3 LIMIT 1", "INSERT INTO down.t VALUES (4, 'x', NULL), (4, 'x', NULL), (NULL, 'X', ''), (5, '', 1)"
+    )
+    found = site.table()
+    assert (found.tally.rows, found.tally.differing) == (100, 5)
+    assert sorted((d.kind, d.times) for d in found.tally.listed) == [(Kind.MISSING, 1), (Kind.EXTRA, 1), (Kind.EXTRA, 1), (Kind.EXTRA, 2)]
+    assert len(site.repaired(found)) == 5
+    assert site.table().tally.differing == 0
+
+
+def test_what_is_no_copy_by_intent_is_named(mariadb: PrivateMariaDB) -> None:
+    routes = (
+        TableRoute(db_name="up", to_db="down"),
+        TableRoute(db_name="up", tbl_name="some_rows", to_tbl="rows_of_it", where="v > 1"),
+        TableRoute(db_name="up", tbl_name="some_columns", columns=("id", "v")),
+        TableRoute(db_name="up", tbl_name="renamed", to_tbl="other_name"),
+    )
+    site = VerifySite(mariadb, {"routes": routes, "ignore_table": (TableName("up", "ignored"),)})
+    try:
+        for name in ("some_rows", "some_columns", "renamed", "frozen", "ignored", "computed", "own_columns", "gone", "lacks"):
+            site.sql(f"CREATE TABLE up.{name} (id INT PRIMARY KEY, v INT, w INT)", f"INSERT INTO up.{name} VALUES (1, 1, 1), (2, 2, 2)")
+        site.sql("CREATE VIEW up.view AS SELECT 1 AS a")
+        site.sql("CREATE TABLE down.some_columns (id INT PRIMARY KEY, v INT)", "INSERT INTO down.some_columns VALUES (1, 1), (2, 2)")
+        site.sql("CREATE TABLE down.other_name LIKE up.renamed", "INSERT INTO down.other_name SELECT * FROM up.renamed")
+        site.sql("CREATE TABLE down.frozen (id INT PRIMARY KEY)")
+        site.sql(
+            "CREATE TABLE down.computed (id INT PRIMARY KEY, v INT AS (id + 1), w INT)",
+            "INSERT INTO down.computed (id, w) VALUES (1, 1), (2, 2)",
+        )
+        site.sql(
+            "CREATE TABLE down.own_columns (id INT PRIMARY KEY, v INT, w INT, mine INT)",
+            "INSERT INTO down.own_columns VALUES (1, 1, 1, 5), (2, 2, 2, 6)",
+        )
+        site.sql("CREATE TABLE down.lacks (id INT PRIMARY KEY, v INT)", "INSERT INTO down.lacks VALUES (1, 1), (2, 2)")
+        site.record_ddl(7, "skipped", 90)
+        site.session.execute(
+            f"UPDATE {MARKS}.spark_ddl SET frozen = %s WHERE job_id = 7", [to_json({5: FrozenTable(7, "up", "frozen", {1: "id"})})]
+        )
+        found = site.verified()
+        seen = {name: (t.tally and (t.tally.rows, t.tally.differing), t.differs) for name, t in found.items()}
+        assert seen == {
+            "some_rows": (None, False),
+            "some_columns": ((2, 0), False),
+            "renamed": ((2, 0), False),
+            "frozen": (None, False),
+            "computed": ((2, 0), False),
+            "own_columns": ((2, 0), False),
+            "gone": (None, True),
+            "lacks": ((2, 0), True),
+        }
+        words = {name: [one.words for one in t.left_out] for name, t in found.items()}
+        assert words["some_rows"] == ["its route replicates only rows with v > 1"] and words["gone"] == ["the target has no such table"]
+        assert words["some_columns"] == ["w: its route leaves it out"] and words["lacks"] == ["w: the target lacks it"]
+        assert words["computed"] == ["v: it is computed"] and "up.frozen is frozen since the DDL of job 7" in words["frozen"][0]
+    finally:
+        site.close()
+
+
+# What happens while it reads.
+
+
+def test_rows_written_behind_s_are_not_seen(site: VerifySite) -> None:
+    filled(site, 1000)
+    run = site.run()
+    run.pace.size = 20
+    seen: list[int] = []
+
+    def write(name: str, rows: int) -> None:
+        seen.append(rows)
+        site.sql(f"UPDATE up.t SET v = 'later' WHERE w = {rows + 1}", f"DELETE FROM down.t WHERE w = {rows + 15}")
+
+    run.shows = write
+    assert [(t.tally.rows, t.tally.differing) for t in run.run()] == [(1000, 0)]
+    assert len(seen) > 2
+
+
+def test_a_ddl_does_not_wait_for_the_snapshot(site: VerifySite) -> None:
+    filled(site, 200)
+    run = site.run()
+    run.pace.size = 20
+    took: list[float] = []
+
+    def alter(name: str, rows: int) -> None:
+        if not took:
+            site.sql("SET SESSION lock_wait_timeout = 5")
+            since = time.monotonic()
+            site.sql("ALTER TABLE down.t ADD KEY (w)")
+            took.append(time.monotonic() - since)
+
+    run.shows = alter
+    (found,) = run.run()
+    assert took[0] < 2 and (found.tally.rows, found.tally.differing) == (200, 0)
+
+
+def test_a_table_whose_ddl_runs_meanwhile_is_read_again(site: VerifySite) -> None:
+    """An instant DROP and ADD of a column raises no error, and an older snapshot shows the new column."""
+    filled(site, 200)
+    run = site.run()
+    run.pace.size = 20
+    done: list[int] = []
+
+    def alter(name: str, rows: int) -> None:
+        if not done:
+            done.append(rows)
+            site.record_ddl(9, "intent", 110)
+            site.both("ALTER TABLE {}.t DROP COLUMN w, ALGORITHM=INSTANT", "ALTER TABLE {}.t ADD COLUMN w INT DEFAULT 7, ALGORITHM=INSTANT")
+            site.record_ddl(9, "done", 110)
+            site.at(110)
+            site.hold()
+
+    run.shows = alter
+    (found,) = run.run()
+    assert (found.ts, found.tally.rows, found.differs) == (110, 200, False)
+
+
+def test_a_table_that_never_stays_is_named(site: VerifySite) -> None:
+    filled(site, 3000)
+    run = site.run()
+    run.pace.size = 20
+
+    def alter(name: str, rows: int) -> None:
+        site.record_ddl(site.ts, "done", site.ts + 10)
+        site.at(site.ts + 10)
+        site.hold()
+        run.pace.size = 20
+
+    run.shows = alter
+    (found,) = run.run()
+    assert found.tally is None and found.differs and "a DDL ran while the table was read" in found.left_out[0].words
+
+
+def copying(site: VerifySite) -> None:
+    record = CopyRecord(site.session, 1, MARKS)
+    record.ensure()
+    record.begin(CopyHead(CopyKind.TABLES, 100), [])
+
+
+@pytest.mark.parametrize(
+    ("hinder", "words"),
+    [
+        (lambda site: site.at(100, consistent=False), "a span behind 100 is half applied"),
+        (lambda site: copying(site), "tables are being copied"),
+        (lambda site: site.record_ddl(3, "intent", 100), "the DDL of job 3 is under way"),
+        (lambda site: site.record_ddl(3, "done", 130), "the DDL of job 3 is executed before its time"),
+        (lambda site: site.record_ddl(3, "done", 90, early=1, version=5), "the DDL of job 3 is executed before its time"),
+    ],
+    ids=["open span", "copy", "ddl under way", "ddl beyond S", "early ddl"],
+)
+def test_it_waits_until_the_target_is_a_copy(site: VerifySite, hinder: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(site, 20)
+    assert callable(hinder)
+    hinder(site)
+    monkeypatch.setattr(standing, "SETTLE_SECONDS", 0.3)
+    with pytest.raises(NotUsableYet, match=words):
+        site.verified()
+    monkeypatch.setattr(standing, "SETTLE_SECONDS", 30.0)
+    run = site.run()
+
+    def settle() -> None:
+        with standing.connect(site.config.target, site.config.apply) as other:
+            other.execute(f"DELETE FROM {MARKS}.spark_ddl")
+            other.execute(f"DROP TABLE IF EXISTS {MARKS}.spark_bootstrap")
+            other.execute(f"UPDATE {MARKS}.checkpoint SET checkPoint = REPLACE(checkPoint, 'false', 'true')")
+            other.commit()
+
+    later = threading.Timer(0.3, settle)
+    later.start()
+    assert [t.tally.differing for t in run.run()] == [0]
+    later.join()
+
+
+def test_a_refused_ddl_does_not_hinder(site: VerifySite) -> None:
+    filled(site, 20)
+    site.record_ddl(3, "refused", 130)
+    assert site.table().tally.differing == 0
+
+
+def test_it_waits_for_a_transaction_and_holds_up_none(site: VerifySite) -> None:
+    filled(site, 20)
+    with standing.connect(site.config.target, site.config.apply) as writer, standing.connect(site.config.target, site.config.apply) as part:
+        writer.begin()
+        lease.check(writer, site.lease)
+        writer.execute("UPDATE down.t SET v = 'half' WHERE id = 3")
+        run, found = site.run(), list[VerifiedTable]()
+        reading = threading.Thread(target=lambda: found.extend(run.run()))
+        reading.start()
+        time.sleep(0.3)
+        since = time.monotonic()
+        part.begin()
+        lease.check(part, site.lease)
+        part.commit()
+        assert time.monotonic() - since < 0.5 and not found, "a part behind the lock need not wait"
+        writer.rollback()
+        reading.join(30)
+    assert [t.tally.differing for t in found] == [0]
+
+
+def test_a_promoted_target_and_one_without_a_drainer_are_refused(site: VerifySite) -> None:
+    lease.promote(site.session, site.lease)
+    with pytest.raises(ConfigError, match="promoted"):
+        site.verified()
+    site.sql(f"DELETE FROM {MARKS}.spark_lease")
+    with pytest.raises(ConfigError, match="no Drainer of this project has written to it"):
+        site.verified()
+
+
+def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(site, 200)
+    run = site.run()
+    run.pace.size = 20
+    monkeypatch.setattr(verification, "MOST_SECONDS", 0.0)
+    site.hold(30)
+
+    def write(name: str, rows: int) -> None:
+        site.both(f"INSERT INTO {{}}.t VALUES ({-rows}, 'new', 1)", f"DELETE FROM {{}}.t WHERE w = {rows + 30}")
+        site.at(site.ts + 1)
+        site.hold(5)
+
+    run.shows = write
+    (found,) = run.run()
+    assert found.ts > 101 and not found.differs
+
+
+# The command.
+
+
+def settings(site: VerifySite, tmp_path: Path) -> Path:
+    target = site.config.target
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f"""
+[syncer]
+db-type = "mysql"
+replicate-do-db = ["up"]
+[syncer.to]
+user = "{target.user}"
+password = "{target.password}"
+[syncer.to.checkpoint]
+schema = "{MARKS}"
+[spark]
+socket = "{target.socket}"
+[[spark.route]]
+db-name = "up"
+to-db = "down"
+"""
+    )
+    return file
+
+
+def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(site, 50)
+    site.both("CREATE TABLE {}.other (id INT PRIMARY KEY)", "INSERT INTO {}.other VALUES (1)")
+    site.sql("UPDATE down.t SET v = 'it''s' WHERE id = 6")
+    file = settings(site, tmp_path)
+    site.hold()
+    assert verify.main(["-config", str(file)], site.source) == 1
+    said = capsys.readouterr().out
+    assert "up.other: 1 rows at 100 (" in said and "up.t: 50 rows at 100 (" in said and "): 1 rows DIFFER" in said
+    assert "  -- changed: id = 6\n  UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6;\n" in said
+    assert said.endswith("2 tables, 51 rows: 50 equal, 1 differing; 0 tables not compared\n")
+    site.hold()
+    assert verify.main(["-config", str(file), "--json", "--tables", "up.t,none.*"], site.source) == 1
+    table, total = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (table["table"], table["rows"], table["equal"], table["differing"], table["commit_ts"]) == ("up.t", 50, 49, 1, 100)
+    assert table["differences"] == [{"kind": "changed", "key": {"id": "6"}, "sql": ["UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6"]}]
+    assert total == {"tables": 1, "rows": 50, "equal": 49, "differing": 1, "not_compared": 0}
+    site.hold()
+    assert verify.main(["-config", str(file), "--tables", "UP.other", "--rate", "1000"], site.source) == 0
+
+
+def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
+    file = settings(site, tmp_path)
+    with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
+        verify.main(["-config", str(file)])
+    with pytest.raises(ConfigError, match="--rate is -1"):
+        verify.main(["-config", str(file), "--rate", "-1"], site.source)
+    ring = tmp_path / "ring.toml"
+    ring.write_text(file.read_text().replace("[syncer]\n", "[syncer]\nloopback-control = true\nchannel-id = 1\n"))
+    with pytest.raises(ConfigError, match="in a ring"):
+        verify.main(["-config", str(ring)], site.source)
+    ring.write_text('[syncer]\ndb-type = "file"\n')
+    with pytest.raises(ConfigError, match="has no tables on a server"):
+        verify.main(["-config", str(ring)])
