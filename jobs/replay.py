@@ -12,6 +12,7 @@ import argparse
 import datetime
 import logging
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,7 +144,8 @@ TARGETS: Mapping[str, Callable[[ReplaySettings], ReplayTarget]] = dict(zip(_DEST
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay and end."""
+    """Replay and end; SIGTERM ends it as Ctrl-C does, so that it says where the next one goes on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = settings_of_replay(given_to_replay(argv, os.environ))
     target = TARGETS[settings.dest_type](settings)
     try:

@@ -150,7 +150,7 @@ class Endpoints:
         if strange:
             raise ConfigError(
                 f"what answers at {self.url} is not {self._name} ({'; '.join(failures)}): give {self._name}'s address. "
-                f"This project's own registry, a playground's too, is named by its URL, {self._servers[0]}"
+                f"This project's own registry, a playground's too, is named by its URL in spark.pumps: {self._servers[0]}"
             )
         raise self.unavailable("; ".join(failures))
 

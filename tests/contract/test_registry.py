@@ -220,7 +220,7 @@ def test_what_answers_and_is_no_pd_is_told_at_once() -> None:
     service = ClusterService(Oracle(), CLUSTER).start()
     registry = open_registry(f"pd://{service.address}")
     for ask in (registry.cluster_id, registry.tso, lambda: registry.listing(PUMPS)):
-        with pytest.raises(ConfigError, match=f"{service.address} is not PD .* is named by its URL, {service.url}"):
+        with pytest.raises(ConfigError, match=f"{service.address} is not PD .* is named by its URL in spark.pumps: {service.url}"):
             ask()
     registry.close()
     service.stop()
