@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.apply import BatchApplier
-from pyspark_tidb_binlog.sinks.engine.batch import Controls
+from pyspark_tidb_binlog.sinks.engine.batch import Controls, merge, summarise
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTable, FrozenTables, UnwritableTable, fitted
 from pyspark_tidb_binlog.sinks.engine.keyed import with_keys
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, RowsStep
@@ -452,13 +452,14 @@ def test_an_ignored_ddl_freezes_only_what_nobody_did_by_hand(sessions: tuple[Ses
 
 
 def batch(
-    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], rows: Sequence[tuple[int, TableAt | None, Any]]
+    applier: BatchApplier, span: tuple[int, int], ddls: Sequence[tuple[int, str]], inserts: Sequence[tuple[int, TableAt | None, Any]]
 ) -> list[Finding]:
     """One micro-batch of DDLs (job id, text; at ten times the id) and inserted rows (commit_ts, table, values), without Spark around it."""
-    events = [row_event(at, ts, 0, None, row, row[1]) for ts, at, row in rows]
+    events = [row_event(at, ts, 0, None, row, row[1]) for ts, at, row in inserts]
     applier.clock.restart()
     controls = Controls(*span, tuple(DdlEvent(number * 10, number, text, 5) for number, text in ddls))
-    applier._apply_steps(*applier._cut(pa.Table.from_pylist(events, schema=ROW_EVENT), controls))
+    rows = pa.Table.from_pylist(events, schema=ROW_EVENT)
+    applier._apply_steps(applier._steps(controls, merge(summarise(rows, controls.barriers))), rows)
     return applier.clock.counts.findings
 
 
