@@ -73,7 +73,7 @@ def main() -> int:
     print(f"inserted rows to Arrow / protobuf parse: {own[0] / base[0]:.1f} (CPU {own[1] / base[1]:.1f}); goal: at most 10")
     many, few = timed["row events"], timed["row events, few at a time"]
     print(f"row events, few at a time / many: {few[0] / many[0]:.1f} (CPU {few[1] / many[1]:.1f})")
-    print(f"rows in the scalar fallback: {100 * stats.fallback_share:.2f}%")
+    print(f"rows in the scalar fallback: {100 * stats.fallback / stats.rows:.2f}%")
     return 0 if own[1] <= 10 * base[1] and stats.fallback == 0 else 1
 
 

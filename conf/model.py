@@ -215,10 +215,7 @@ class ApplyConfig:
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
     parts: int = ours(2, "parallel connections that apply a larger batch")
-    ddl_policy: str = ours(
-        "stop",
-        "stop, skip or quarantine a DDL that the target takes in no form in which rows can be held and found; quarantine is skip under another word, to look for later",
-    )
+    ddl_policy: str = ours("stop", "stop, skip or quarantine (skip under another word) a DDL without which rows could not be held or found")
     on_finding: str = ours("record", "record or stop, when the target's rows do not match the binlogs")
     sql_mode: str = setting(
         "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",

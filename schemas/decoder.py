@@ -54,11 +54,6 @@ class DecodeStats:
     rows: int = 0
     fallback: int = 0
 
-    @property
-    def fallback_share(self) -> float:
-        """The share of rows that took the slow path, 0 to 1."""
-        return self.fallback / self.rows if self.rows else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class EventImages:

@@ -56,11 +56,6 @@ def encode_delete(info: TableInfo, row: Row, rowid: int | None = None) -> bytes:
     return RowEncoder(info).delete(row, rowid)
 
 
-def encode_value(column: ColumnInfo, value: Any) -> bytes:
-    """One value as the datum that a row holds for this column."""
-    return datum.NULL if value is None else encoder_of(column)(value)
-
-
 class RowEncoder:
     """Writes rows of one table. What depends on the table alone is decided once, not for each row. Its methods are the functions above."""
 

@@ -8,7 +8,6 @@ decimal(20). NULL hides the row, as in SQL. The same rows always give the same a
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,7 +118,7 @@ def hidden_events(events: KeyedEvents, span: Span, conditions: Conditions) -> Hi
                 for begin in range(0, rows.num_rows, _ROWS):
                     yield from _typed_images(table, rows.slice(begin, _ROWS)).to_batches()
 
-        frame = events.overlapping(span).mapInArrow(run, _spark_schema(events.frame.sparkSession, schema))
+        frame = events.overlapping(span).mapInArrow(run, events.frame.sparkSession.createDataFrame(schema.empty_table()).schema)
         tables.append(_collected(frame, condition))
     return HiddenRows.of(pa.concat_tables(tables).combine_chunks())
 
@@ -189,10 +188,6 @@ def _cast(column: ColumnInfo) -> str:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _spark_schema(spark: SparkSession, schema: pa.Schema) -> Any:
-    return spark.createDataFrame(schema.empty_table()).schema
 
 
 def _first_line(error: PySparkException) -> str:

@@ -110,7 +110,7 @@ class Effects:
                 return found
             if not self._taken_back(refused=True):
                 return ()
-        return self._row_by_row(statement)
+        return [found for row in statement.cut() for found in self._row(row, closely=True)]
 
     def _tried(self, statement: Statement, *, closely: bool) -> tuple[Finding, ...] | ApplyError:
         """Run the statement and return its findings, or why the target refused it; ``closely``: missing rows of an update are inserted first, which
@@ -140,9 +140,6 @@ class Effects:
                 _log.debug("the transaction is run again: %s", error)
         self.news[self._number] = refused
         return False
-
-    def _row_by_row(self, statement: Statement) -> list[Finding]:
-        return [found for row in statement.cut() for found in self._row(row, closely=True)]
 
     def _row(self, statement: Statement, closely: bool) -> tuple[Finding, ...]:
         found = self._tried(statement, closely=closely)

@@ -96,16 +96,14 @@ def of_relay_log(payload: bytes, where: str) -> FileRecord:
 
 def _of_tables(binlog: slave.Binlog, size: int) -> Iterator[FileRow]:
     for table in binlog.dml_data.tables:
-        columns = tuple(FileColumn(c.name, tp, c.mysql_type, binary) for c in table.column_info for tp, binary in [_type_of(c)])
+        columns = tuple(
+            FileColumn(c.name, tp, c.mysql_type, binary) for c in table.column_info for tp, binary in [TYPES.get(c.mysql_type, _UNKNOWN)]
+        )
         for mutation in table.mutations:
             op = _MUTATIONS[mutation.type]
             image = _cells(table, mutation.row, binlog.commit_ts)
             old = _cells(table, mutation.change_row, binlog.commit_ts) if op is Op.UPDATE else image if op is Op.DELETE else ()
             yield FileRow(table.schema_name, table.table_name, op, columns, old, () if op is Op.DELETE else image, size)
-
-
-def _type_of(column: slave.ColumnInfo) -> tuple[int, bool]:
-    return TYPES.get(column.mysql_type, _UNKNOWN)
 
 
 def _cells(table: slave.Table, row: slave.Row, commit_ts: int) -> Sequence[Cell]:
