@@ -170,8 +170,6 @@ class MirrorTable:
 
         A MERGE of delta-rs is slower for a small mirror, and no faster for others; it holds 8,192 rows at a time, several times over.
         """
-        stored, files = self.stored_schema(rows.schema), self._files()
-        ids = found_by.rename_columns([stored.names[rows.schema.get_field_index(name)] for name in found_by.column_names])
         if self._is_large:
             if self._table.metadata().configuration.get(_VECTORS) != "true":
                 _log.info("from here on %s has deletion vectors", self.uri)
@@ -179,7 +177,14 @@ class MirrorTable:
             self._by_spark(lambda spark, mark: spark.remove(self.uri, found_by, mark), stamp)
             if rows.num_rows:
                 self.append(rows, stamp)
-        elif sum(file.size for file in files) <= _WHOLE_BYTES:
+        else:
+            self._write_again(found_by, rows, stamp)
+        failpoints.point("after-mirror-merge")
+
+    def _write_again(self, found_by: pa.Table, rows: pa.Table, stamp: Stamp) -> None:
+        stored, files = self.stored_schema(rows.schema), self._files()
+        ids = found_by.rename_columns([stored.names[rows.schema.get_field_index(name)] for name in found_by.column_names])
+        if sum(file.size for file in files) <= _WHOLE_BYTES:
             there = pa.concat_tables([stored.empty_table(), *(self._rows_of(file, stored).to_table() for file in files)])
             stays = _not_among(there.select(ids.column_names), ids)
             if rows.num_rows or not stays.all():
@@ -197,7 +202,6 @@ class MirrorTable:
             parts = list(lake_table.written_files(self.uri, stored, chain(*pieces, fresh)))
             if parts or changed:
                 self._swap(parts, changed, stamp)
-        failpoints.point("after-mirror-merge")
 
     @property
     def _has_vectors(self) -> bool:

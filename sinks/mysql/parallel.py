@@ -205,7 +205,7 @@ def _write_part(to: PartTarget, part: int, phase: Phase, plans: PartPlans) -> Wr
     Returns None, and writes nothing, if deletes are missing that the target had answered. The target lost them with its last transactions (a crash with
     ``innodb_flush_log_at_trx_commit`` other than 1, a replica in its place). This transaction is the first that can be sure.
     """
-    done: Written | None = Written()
+    done: Written | None = None
     for attempt in retrying(patient(to.apply.retry_seconds)):
         with attempt, transaction(_sessions(to), attempt) as session:
             done = _write_once(session, to, part, phase, plans, done or Written())

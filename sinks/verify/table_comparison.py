@@ -146,7 +146,7 @@ class TableReader:
             self._halve(KeyRange("", within.begin, middle), left, tally, by)
             self._halve(KeyRange("", middle, within.end), (sums[0] - left[0], sums[1] - left[1]), tally, by)
         else:
-            shown = {self._key(row): row for row in self._rows(session, side, within)}
+            shown = {self._key(row): row for row in _read(session, side.rows_sql(within))}
             self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
             if by == 0:
                 self._halve(within, sums, tally, 1)
@@ -164,14 +164,7 @@ class TableReader:
         """The rows of the other side with the same keys, in whichever range that side has them."""
         if not rows:
             return {}
-        with unlocked(session), session.stream(lookup_sql(self.pair, side, list(rows.values()))) as blocks:
-            return {self._key(row): row for block in blocks for row in zip(*(column.to_pylist() for column in block), strict=True)}
-
-    def _rows(self, session: Session, side: TableSide, within: KeyRange) -> Iterator[Row]:
-        """The rows of a range, each value as ``read_as`` has it."""
-        with unlocked(session), session.stream(side.rows_sql(within)) as blocks:
-            for block in blocks:
-                yield from zip(*(column.to_pylist() for column in block), strict=True)
+        return {self._key(row): row for row in _read(session, lookup_sql(self.pair, side, list(rows.values())))}
 
     def _key(self, row: Row) -> Row:
         return tuple(row[place] for place in self.pair.key)
@@ -187,14 +180,14 @@ class TableReader:
 
     def _summed_here(self, session: Session, side: TableSide, within: KeyRange) -> RangeSum:
         rows = total = 0
-        for row in self._rows(session, side, within):
+        for row in _read(session, side.rows_sql(within)):
             rows, total = rows + 1, total + COUNTED + _hash(self._canonical(row))
         return RangeSum(rows, total)
 
     def _buckets(self, session: Session, side: TableSide) -> list[RangeSum]:
         """All rows, summed up by the end of their hash."""
         rows, totals = [0] * _BUCKETS, [0] * _BUCKETS
-        for row in self._rows(session, side, EVERYTHING):
+        for row in _read(session, side.rows_sql(EVERYTHING)):
             found = _hash(self._canonical(row))
             rows[found % _BUCKETS] += 1
             totals[found % _BUCKETS] += found
@@ -203,7 +196,7 @@ class TableReader:
     def _counted(self, session: Session, side: TableSide, listed: set[int]) -> tuple[Counter[Row], dict[Row, Row]]:
         """How often each row of some buckets is there, by its canonical form, and a row of each form."""
         counts, examples = Counter[Row](), dict[Row, Row]()
-        for row in self._rows(session, side, EVERYTHING):
+        for row in _read(session, side.rows_sql(EVERYTHING)):
             form = self._canonical(row)
             assert form is not None
             if _hash(form) % _BUCKETS in listed:
@@ -222,6 +215,13 @@ class TableReader:
                 tally.differences[form] = Difference(self.pair, upstream[form], None, places, more)
             else:
                 tally.differences[form] = Difference(self.pair, None, target[form], places, -more)
+
+
+def _read(session: Session, sql: bytes) -> Iterator[Row]:
+    """The rows of an answer, each value as ``read_as`` has it."""
+    with unlocked(session), session.stream(sql) as blocks:
+        for block in blocks:
+            yield from zip(*(column.to_pylist() for column in block), strict=True)
 
 
 def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:

@@ -132,7 +132,7 @@ def planned(ddl: TargetDdl, here: TargetHere, earlier: RecordedTry | None = None
         # Never taken for done because the target looks like it: rows may still be being copied.
         return Refused("frozen" if given.form is DdlForm.FROZEN else "filter", given.why)
     if by_changes(subject, ddl.dialect):
-        altered = altered_by(here.clock.subject, ddl.dialect)
+        altered = here.altered or altered_by(here.clock.subject, ddl.dialect)
         if altered is None:
             return _hindrance(ddl, here) or Refused("changes", UNCLEAR)
         return _hindrance(ddl, here) or changes_left(ddl, here.clock.subject, here.table, altered)

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import altered_by, by_changes, by_text
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration, altered_by, by_changes, by_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import ON_PARTITIONS
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import DdlClock, clock_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject, subject_of
@@ -208,6 +208,8 @@ class TargetHere:
     """The job's own table before the job; None: the target lacks it, or will refuse what it has of the job's changes."""
     after: Mapping[TableName, TargetTable] = field(default_factory=dict)
     """The tables under their names after the job; read where an earlier attempt or another Drainer may have executed the job."""
+    altered: Alteration | None = None
+    """The job's changes, where they were asked whether the table is to be read."""
 
 
 def look(session: Target, ddl: TargetDdl, *, was_begun: bool) -> TargetHere:
@@ -219,7 +221,7 @@ def look(session: Target, ddl: TargetDdl, *, was_begun: bool) -> TargetHere:
     if by_changes(subject, ddl.dialect):
         altered = None if was_begun or ddl.in_doubt else altered_by(clock.subject, ddl.dialect)
         unread = old is None or (altered is not None and altered.refused_twice and not by_text(altered, clock.subject))
-        return TargetHere(clock, table=None if unread or old is None else read_whole(session, old.schema, old.name))
+        return TargetHere(clock, table=None if unread or old is None else read_whole(session, old.schema, old.name), altered=altered)
     table = read_whole(session, old.schema, old.name) if old is not None and subject.job.kind.effect in ON_PARTITIONS else None
     now = snapshot_of(session, subject)
     return TargetHere(clock, now, table, read_after(session, subject.after) if was_begun or ddl.in_doubt else {})
