@@ -407,7 +407,7 @@ def test_a_stream_of_a_recorded_case_is_refused(spark: SparkSession, tmp_path: P
 def test_a_registry_of_ours_that_is_named_as_pd_is_known_at_once(shop: ChangeScene) -> None:
     service = shop.options["tidbStatus"]
     for table in ({}, {"table": "shop.item"}):
-        with pytest.raises(PySparkException, match=f"is not PD .* named by its URL, {service}"):
+        with pytest.raises(PySparkException, match=f"is not PD .* named by its URL in spark.pumps: {service}"):
             shop.read(pumps=service.replace("http://", "pd://"), tidbStatus="", **table).collect()
 
 
