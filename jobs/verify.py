@@ -1,29 +1,34 @@
 """``tidb-binlog verify``: is the target the same as the upstream? Exact, beside a running Drainer. No JVM starts (docs/verify.md).
 
-Promises: nothing is written, on either side. Exit code 1: a row differs, or a table that should be compared could not be. Statements that would repair the target are
-printed and not executed.
+Promises: nothing is written, on either side. Exit code 1: a row differs, a table that should be compared could not be, or not all tables were seen. Statements that would repair the target are
+printed and not executed. What was found is in the Delta table ``verification``; a run that was ended is continued there.
 """
 
 import contextlib
-import json
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView, total_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, parser
-from pyspark_tidb_binlog.jobs.stream.report import plain
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
-from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
+from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verification_dir
+
+_STOPPED = "ended before all tables were seen: the same command goes on here"
 
 
 def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
@@ -35,17 +40,56 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     options.add_argument("--tables", default="", metavar="PATTERN", help="only these tables, by their names upstream: shop.*,crm.user?")
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
+    add_switch(options, "--afresh", what="do not continue a run that was ended")
     given = options.parsed(argv)
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
+    stop = stop_on_signals()
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], given.rate)
-    view = _JsonView(flavour) if given.json else _TextView(config, flavour)
-    run.shows = view.progress
-    tables = list[VerifiedTable]()
-    for table in run.run():
-        view.table(table)
-        tables.append(table)
-    view.end(tables)
+    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or 'all tables'} of {words_for(config).where}"
+    record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
+    with contextlib.closing(run):
+        about = {".".join(name): rows for name, rows in run.names().items()}
+        view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr)
+        begun = record.begin(afresh=given.afresh)
+        if begun.run:
+            view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
+        run.equal, run.done = begun.parts, begun.tables.keys()
+        tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
+        whole = _followed(config, run, view, record, tables, stop)
+    if record.trouble:
+        print(f"not recorded in {record.uri}: {record.trouble}", file=sys.stderr)
+    if not whole:
+        view.say(_STOPPED)
+        return EXIT_FAILED
+    view.end(total_of(tables))
     return EXIT_FAILED if any(table.differs for table in tables) else 0
+
+
+def _followed(
+    config: DrainerConfig,
+    run: Verification,
+    view: VerifiedView,
+    record: VerificationTable,
+    tables: list[VerifiedTable],
+    stop: threading.Event,
+) -> bool:
+    """Show and record what a run finds; False: it was asked to stop before its end."""
+    try:
+        for found in run.run():
+            if isinstance(found, Round):
+                view.round(found)
+                record.note_part(found)
+            else:
+                words = _explained(config, found)
+                view.table(found, words)
+                record.note_table(found, words)
+                tables.append(found)
+            if stop.is_set():
+                return False
+        record.end()
+        return True
+    finally:
+        record.flush()
 
 
 def verification(
@@ -74,66 +118,11 @@ def verification(
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 
-class _TextView:
-    def __init__(self, config: DrainerConfig, flavour: Flavour) -> None:
-        self._config, self._flavour = config, flavour
-        self._live = sys.stderr.isatty()
-
-    def progress(self, name: str, rows: int) -> None:
-        if self._live:
-            print(f"\r{plain(name)}: {rows:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def table(self, table: VerifiedTable) -> None:
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        for one in table.left_out:
-            print(f"{plain(table.name)}: {'' if one.by_intent else 'NOT AS IT SHOULD BE: '}not compared: {plain(one.words)}")
-        if (tally := table.tally) is None:
-            return
-        at = f"at {table.ts} ({as_time(table.ts)})"
-        found = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
-        print(f"{plain(table.name)}: {tally.rows:,} rows {at}: {found}", flush=True)
-        if tally.differing and (count := _findings(self._config, table.name)):
-            print(f"  {count} findings of this table are recorded: ctl findings")
-        for difference in tally.listed:
-            print(f"  -- {difference.kind}: {', '.join(f'{name} = {plain(value)}' for name, value in difference.key.items())}")
-            for statement in difference.sql(self._flavour):
-                print(f"  {plain(statement)};")
-        if tally.unlisted:
-            print(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
-
-    def end(self, tables: Sequence[VerifiedTable]) -> None:
-        words = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
-        print(words.format(**_total(tables)))
-
-
-class _JsonView:
-    def __init__(self, flavour: Flavour) -> None:
-        self._flavour = flavour
-
-    def progress(self, name: str, rows: int) -> None:
-        pass
-
-    def table(self, table: VerifiedTable) -> None:
-        left_out = [{"why": one.words, "by_intent": one.by_intent} for one in table.left_out]
-        found: dict[str, Any] = {"table": table.name, "commit_ts": table.ts, "compared": table.tally is not None, "not_compared": left_out}
-        if (tally := table.tally) is not None:
-            listed = [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in tally.listed]
-            found |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
-        print(json.dumps(found), flush=True)
-
-    def end(self, tables: Sequence[VerifiedTable]) -> None:
-        print(json.dumps(_total(tables)))
-
-
-def _total(tables: Sequence[VerifiedTable]) -> dict[str, int]:
-    tallies = [table.tally for table in tables if table.tally is not None]
-    sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("rows", "equal", "differing")}
-    return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
-
-
-def _findings(config: DrainerConfig, name: str) -> int:
-    """How many findings of a table are recorded, as far as this machine knows."""
+def _explained(config: DrainerConfig, found: VerifiedTable) -> str:
+    """What is recorded of a table that differs, as far as this machine knows."""
+    if found.tally is None or not found.tally.differing:
+        return ""
     with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        return sum(row["table"] == name for row in recorded_findings(config))
-    return 0
+        count = sum(row["table"] == found.name for row in recorded_findings(config))
+        return f"{count} findings of this table are recorded: ctl findings" if count else ""
+    return ""

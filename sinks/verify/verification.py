@@ -1,15 +1,17 @@
 """Compares the tables of an upstream and its target, one after the other, beside a running Drainer. [db]
 
 A table is read in rounds of ranges, one range for each pair of readers. After a round the list of recorded DDLs is compared with the list at S. If it has changed, or a
-server refuses because a table has changed, the table is read again at a new S. After ``standing.MOST_SECONDS`` the next round is read at a new S.
+server refuses because a table has changed, or a connection is lost, the round is read again at a new S; the table from its begin if its key is another. After
+``standing.MOST_SECONDS`` the next round is read at a new S.
 
-Promises: every range that counts as equal was equal at an S at which no DDL of the stream had begun. Nothing is written.
+Promises: every range that counts as equal was equal at an S at which no DDL of the stream had begun. Nothing is written. Each round is an event, so that whoever reads
+the events may do other work between two rounds, or end.
 """
 
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, Tab
 _log = logging.getLogger(__name__)
 
 _TRIES = 5
-"""How often a table is read from its beginning because DDLs run or connections are lost."""
+"""How often a round is read because DDLs run or connections are lost."""
 _FIRST_ROWS, _MOST_ROWS = 2_000, 200_000
 """Rows of a range: the first one, and any."""
 _ROUND_SECONDS = 1.0
@@ -82,6 +84,29 @@ class Pace:
             self.pause(max(rows / self.rate - seconds, 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class EqualRows:
+    """The first rows of a table by its key, which were equal."""
+
+    key: Sequence[str]
+    """The key's columns on both sides: with another type or collation it has other ranges."""
+    end: Key
+    """Exclusive; empty: none are."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of ranges was compared, and the table has more."""
+
+    name: str
+    """Upstream, ``db.table``."""
+    ts: int
+    tally: Tally
+    """Of the table so far."""
+    equal: EqualRows
+
+
 @dataclass(slots=True)
 class Verification:
     """One run over all tables."""
@@ -92,18 +117,25 @@ class Verification:
     patterns: Sequence[str] = ()
     """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
     pace: Pace = field(default_factory=Pace)
-    shows: Callable[[str, int], None] = lambda name, rows: None
-    """Gets the table and how many of its rows are compared, after each round."""
+    equal: Mapping[str, EqualRows] = field(default_factory=dict)
+    """By table: where an earlier run has come to, so that this one goes on there."""
+    done: Collection[str] = ()
+    """Tables that are not compared again."""
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _standing: StandingReaders | None = field(default=None, init=False)
 
-    def run(self) -> Iterator[VerifiedTable]:
-        """Compare each table that the settings replicate and a pattern names."""
+    def run(self) -> Iterator[Round | VerifiedTable]:
+        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
         try:
-            for name in self._names():
-                yield self._verified(name)
+            for name in self.names():
+                if ".".join(name) not in self.done:
+                    yield from self.verified(name)
         finally:
-            self._leave()
+            self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._leave()
 
     # Standing readers.
 
@@ -122,43 +154,71 @@ class Verification:
             return named
         return error
 
-    def _names(self) -> list[TableName]:
+    def names(self) -> dict[TableName, int]:
+        """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
         session, keeps = self._stand().pairs[0].upstream, Intent.of(self.apply, {}).selection.tables.keeps
-        found = session.query("SELECT table_schema, table_name, table_type FROM information_schema.tables ORDER BY 1, 2")
-        names = [(as_text(schema), as_text(table)) for schema, table, kind in found if as_text(kind).upper() not in _NO_TABLES]
-        return [name for name in names if name[0].lower() not in _OF_THE_SERVER and keeps(*name) and self._is_named(".".join(name))]
+        found = session.query("SELECT table_schema, table_name, table_type, table_rows FROM information_schema.tables ORDER BY 1, 2")
+        names = {
+            (as_text(schema), as_text(table)): int(rows or 0)
+            for schema, table, kind, rows in found
+            if as_text(kind).upper() not in _NO_TABLES
+        }
+        return {
+            name: rows
+            for name, rows in names.items()
+            if name[0].lower() not in _OF_THE_SERVER and keeps(*name) and self._is_named(".".join(name))
+        }
 
     def _is_named(self, name: str) -> bool:
         return not self.patterns or any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns)
 
     # One table.
 
-    def _verified(self, name: TableName) -> VerifiedTable:
-        label, why = ".".join(name), ""
-        for attempt in range(_TRIES):
+    def verified(self, name: TableName) -> Iterator[Round | VerifiedTable]:
+        """Compare one table."""
+        label = ".".join(name)
+        so_far, tries, why = _SoFar(self.equal.get(label)), 0, ""
+        while tries < _TRIES:
             try:
-                return self._once(name, self._stand(afresh=attempt > 0))
+                found = self._next(name, self._stand(afresh=tries > 0), so_far)
             except ApplyError as error:
                 named = self._leave(error)
                 if not isinstance(named, _AGAIN) and error.errno not in _CHANGED:
                     raise (named or error) from error
-                why = str(named)
+                tries, why = tries + 1, str(named)
                 _log.info("%s is read again: %s", label, why)
-        return VerifiedTable(label, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+                continue
+            yield found
+            if isinstance(found, VerifiedTable):
+                return
+            tries = 0
+        yield VerifiedTable(label, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
 
-    def _once(self, name: TableName, standing: StandingReaders) -> VerifiedTable:
-        label = ".".join(name)
-        pair = self._pair(name, standing)
-        if isinstance(pair, NotCompared):
-            self._require_no_ddl(standing)
-            return VerifiedTable(label, standing.at.ts, [pair])
-        tally = Tally()
-        if pair.key:
-            self._by_ranges(pair, tally)
-        else:
+    def _next(self, name: TableName, standing: StandingReaders, so_far: "_SoFar") -> Round | VerifiedTable:
+        """Compare the next round of a table."""
+        label, ts = ".".join(name), standing.at.ts
+        if so_far.standing is not standing:
+            made = self._pair(name, standing)
+            if isinstance(made, NotCompared):
+                self._require_no_ddl(standing)
+                return VerifiedTable(label, ts, [made])
+            so_far.goes_on(standing, made)
+        pair, tally = so_far.pair, so_far.tally
+        assert pair is not None
+        if not pair.key:
+            tally = Tally()
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-        return VerifiedTable(label, self._stand().at.ts, pair.left_out, tally)
+            return VerifiedTable(label, ts, pair.left_out, tally)
+        since = time.monotonic()
+        ranges = list(self._ranges(pair, so_far.end, standing))
+        parts = self._compared(pair, ranges, standing, tally)
+        self._require_no_ddl(standing)
+        so_far.add(parts, ranges)
+        self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
+        if so_far.end:
+            return Round(label, ts, tally, so_far.equal)
+        return VerifiedTable(label, ts, pair.left_out, tally)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
@@ -171,30 +231,15 @@ class Verification:
         here = read_tables(target, [(to.schema, to.name)]).get((to.schema, to.name))
         return pair_of(there[name], here, intent, (upstream.flavour, target.flavour))
 
-    def _by_ranges(self, pair: TablePair, tally: Tally) -> None:
-        begin: Key = ()
-        ddls = self._stand().at.ddls
-        while True:
-            standing, since = self._stand(), time.monotonic()
-            if standing.at.ddls != ddls:
-                raise TableChanged("a DDL ran before the readers were replaced")
-            ranges = list(self._ranges(pair, begin, standing))
-            parts = [Tally(differences=dict(tally.differences)) for _ in ranges]
-            with ThreadPoolExecutor(len(ranges), "verify") as pool:
-                readers = [TableReader(pair, both) for both in standing.pairs]
-                done = [
-                    pool.submit(reader.compare_range, within, part) for reader, within, part in zip(readers, ranges, parts, strict=False)
-                ]
-                for one in done:
-                    one.result()
-            self._require_no_ddl(standing)
-            for part in parts:
-                tally.add(part)
-            self.shows(pair.name, tally.rows)
-            self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
-            begin = ranges[-1].end
-            if not begin:
-                return
+    def _compared(self, pair: TablePair, ranges: Sequence[KeyRange], standing: StandingReaders, tally: Tally) -> list[Tally]:
+        """Compare ranges, each by another pair of readers."""
+        parts = [Tally(differences=dict(tally.differences)) for _ in ranges]
+        with ThreadPoolExecutor(len(ranges), "verify") as pool:
+            readers = [TableReader(pair, both) for both in standing.pairs]
+            done = [pool.submit(r.compare_range, within, part) for r, within, part in zip(readers, ranges, parts, strict=False)]
+            for one in done:
+                one.result()
+        return parts
 
     def _ranges(self, pair: TablePair, begin: Key, standing: StandingReaders) -> Iterator[KeyRange]:
         """The next range for each pair of readers; the table's last range is open."""
@@ -210,3 +255,32 @@ class Verification:
         """Check that no DDL of the stream has begun since S: its intent would be recorded, before it ran."""
         if self.readers.ddls(standing.newest) != standing.at.ddls:
             raise TableChanged("a DDL ran while the table was read")
+
+
+class _SoFar:
+    """How far a table is compared."""
+
+    def __init__(self, equal: EqualRows | None) -> None:
+        self.standing: StandingReaders | None = None
+        """With which the pair was made."""
+        self.pair: TablePair | None = None
+        self.tally = Tally(rows=equal.rows if equal else 0)
+        self.equal = equal or EqualRows((), (), 0)
+        self.end = self.equal.end
+        """Of what is compared, exclusive."""
+
+    def goes_on(self, standing: StandingReaders, pair: TablePair) -> None:
+        """The next rounds are read by these readers. Ranges of another key say nothing of this one's."""
+        columns = [pair.columns[place] for place in pair.key]
+        key = [f"{one.name} {one.type} {one.collation}" for column in columns for one in (column.upstream, column.target)]
+        if list(self.equal.key) != key:
+            self.equal, self.end, self.tally = EqualRows(key, (), 0), (), Tally()
+        self.standing, self.pair = standing, pair
+
+    def add(self, parts: Sequence[Tally], ranges: Sequence[KeyRange]) -> None:
+        """A round is over."""
+        for part, within in zip(parts, ranges, strict=True):
+            if self.end == self.equal.end and part.differences.keys() <= self.tally.differences.keys() and not part.unlisted:
+                self.equal = EqualRows(self.equal.key, within.end, self.equal.rows + part.rows)
+            self.tally.add(part)
+            self.end = within.end

@@ -15,10 +15,11 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable, to_json
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification
+from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification, verification_table
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
-from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
-from tests.support.verify_site import MARKS, VerifySite
+from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import Begun, VerificationTable
+from tests.support.verify_site import MARKS, VerifySite, tables_of
 
 pytestmark = pytest.mark.mysql
 
@@ -53,7 +54,7 @@ def test_differences_are_found_wherever_they_are(site: VerifySite, size: int, mo
     )
     run = site.run()
     run.pace.size = size
-    (found,) = run.run()
+    (found,) = tables_of(run)
     assert (found.tally.rows, found.tally.differing) == (5000, 6)
     assert kinds(found) == [
         (Kind.EXTRA, "-5"),
@@ -104,7 +105,7 @@ def test_keys_of_all_kinds(site: VerifySite, key: str, monkeypatch: pytest.Monke
     site.both(f"CREATE TABLE {{}}.t ({columns})", f"INSERT INTO {{}}.t SELECT {values} FROM seq_1_to_1000")
     run = site.run()
     run.pace.size = 50
-    assert [(t.tally.rows, t.tally.differing) for t in run.run()] == [(1000, 0)]
+    assert [(t.tally.rows, t.tally.differing) for t in tables_of(run)] == [(1000, 0)]
     site.sql("UPDATE down.t SET v = -1 WHERE v = 500", "DELETE FROM down.t WHERE v = 900")
     found = site.table()
     assert found.tally.differing == (2 if found.tally.listed[0].pair.key else 3)
@@ -132,7 +133,7 @@ def test_servers_that_sort_a_key_differently(site: VerifySite, collation: str, b
     for size in (10, 300):
         run = site.run()
         run.pace.size = size
-        (found,) = run.run()
+        (found,) = tables_of(run)
         assert (found.tally.rows, found.tally.differing) == (rows, 0)
     site.sql("UPDATE down.t SET v = -1 WHERE v = 50", "DELETE FROM down.t WHERE v = 90", "INSERT INTO down.t VALUES ('zzz', 7)")
     found = site.table()
@@ -222,16 +223,16 @@ def test_what_is_no_copy_by_intent_is_named(mariadb: PrivateMariaDB) -> None:
 def test_rows_written_behind_s_are_not_seen(site: VerifySite) -> None:
     filled(site, 1000)
     run = site.run()
-    run.pace.size = 20
+    run.pace.size = 10
     seen: list[int] = []
 
-    def write(name: str, rows: int) -> None:
+    def write(done: Round) -> None:
+        rows = done.tally.rows
         seen.append(rows)
         site.sql(f"UPDATE up.t SET v = 'later' WHERE w = {rows + 1}", f"DELETE FROM down.t WHERE w = {rows + 15}")
 
-    run.shows = write
-    assert [(t.tally.rows, t.tally.differing) for t in run.run()] == [(1000, 0)]
-    assert len(seen) > 2
+    assert [(t.tally.rows, t.tally.differing) for t in tables_of(run, write)] == [(1000, 0)]
+    assert len(seen) > 1
 
 
 def test_a_ddl_does_not_wait_for_the_snapshot(site: VerifySite) -> None:
@@ -240,15 +241,14 @@ def test_a_ddl_does_not_wait_for_the_snapshot(site: VerifySite) -> None:
     run.pace.size = 20
     took: list[float] = []
 
-    def alter(name: str, rows: int) -> None:
+    def alter(done: Round) -> None:
         if not took:
             site.sql("SET SESSION lock_wait_timeout = 5")
             since = time.monotonic()
             site.sql("ALTER TABLE down.t ADD KEY (w)")
             took.append(time.monotonic() - since)
 
-    run.shows = alter
-    (found,) = run.run()
+    (found,) = tables_of(run, alter)
     assert took[0] < 2 and (found.tally.rows, found.tally.differing) == (200, 0)
 
 
@@ -257,35 +257,72 @@ def test_a_table_whose_ddl_runs_meanwhile_is_read_again(site: VerifySite) -> Non
     filled(site, 200)
     run = site.run()
     run.pace.size = 20
-    done: list[int] = []
+    altered: list[int] = []
 
-    def alter(name: str, rows: int) -> None:
-        if not done:
-            done.append(rows)
+    def alter(done: Round) -> None:
+        if not altered:
+            altered.append(done.tally.rows)
             site.record_ddl(9, "intent", 110)
             site.both("ALTER TABLE {}.t DROP COLUMN w, ALGORITHM=INSTANT", "ALTER TABLE {}.t ADD COLUMN w INT DEFAULT 7, ALGORITHM=INSTANT")
             site.record_ddl(9, "done", 110)
             site.at(110)
             site.hold()
 
-    run.shows = alter
-    (found,) = run.run()
+    (found,) = tables_of(run, alter)
     assert (found.ts, found.tally.rows, found.differs) == (110, 200, False)
 
 
-def test_a_table_that_never_stays_is_named(site: VerifySite) -> None:
-    filled(site, 3000)
+def later_ddl(site: VerifySite) -> None:
+    """A DDL of another table has run."""
+    site.record_ddl(site.ts, "done", site.ts + 10)
+    site.at(site.ts + 10)
+    site.hold()
+
+
+def test_ddls_between_rounds_do_not_keep_a_table_from_its_end(site: VerifySite) -> None:
+    filled(site, 300)
+    site.sql("UPDATE down.t SET v = 'x' WHERE id IN (6, 870)")
     run = site.run()
     run.pace.size = 20
+    seen = list[int]()
 
-    def alter(name: str, rows: int) -> None:
-        site.record_ddl(site.ts, "done", site.ts + 10)
-        site.at(site.ts + 10)
-        site.hold()
+    def ddl(done: Round) -> None:
+        later_ddl(site)
         run.pace.size = 20
+        seen.append(done.tally.rows)
 
-    run.shows = alter
-    (found,) = run.run()
+    (found,) = tables_of(run, ddl)
+    assert (found.tally.rows, found.tally.differing) == (300, 2) and len(seen) > 5 and found.ts == 100 + 10 * len(seen)
+
+
+def test_a_key_that_changes_meanwhile_is_read_from_its_begin(site: VerifySite) -> None:
+    filled(site, 300)
+    run = site.run()
+    run.pace.size = 20
+    seen = list[int]()
+
+    def ddl(done: Round) -> None:
+        seen.append(done.tally.rows)
+        if len(seen) == 2:
+            site.both("ALTER TABLE {}.t DROP PRIMARY KEY, MODIFY id BIGINT NOT NULL, MODIFY v VARCHAR(40) NOT NULL, ADD PRIMARY KEY (v)")
+            later_ddl(site)
+            run.pace.size = 20
+
+    (found,) = tables_of(run, ddl)
+    assert (found.tally.rows, found.tally.differing) == (300, 0) and seen[2] <= seen[1]
+
+
+def test_a_table_that_never_stays_is_named(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(site, 300)
+    read = table_comparison.TableReader.compare_range
+
+    def compare_range(reader: table_comparison.TableReader, *given: object) -> None:
+        read(reader, *given)
+        later_ddl(site)
+
+    monkeypatch.setattr(table_comparison.TableReader, "compare_range", compare_range)
+    monkeypatch.setattr(site, "settings", {"parts": 1})
+    (found,) = tables_of(site.run())
     assert found.tally is None and found.differs and "a DDL ran while the table was read" in found.left_out[0].words
 
 
@@ -325,7 +362,7 @@ def test_it_waits_until_the_target_is_a_copy(site: VerifySite, hinder: object, w
 
     later = threading.Timer(0.3, settle)
     later.start()
-    assert [t.tally.differing for t in run.run()] == [0]
+    assert [t.tally.differing for t in tables_of(run)] == [0]
     later.join()
 
 
@@ -342,7 +379,7 @@ def test_it_waits_for_a_transaction_and_holds_up_none(site: VerifySite) -> None:
         lease.check(writer, site.lease)
         writer.execute("UPDATE down.t SET v = 'half' WHERE id = 3")
         run, found = site.run(), list[VerifiedTable]()
-        reading = threading.Thread(target=lambda: found.extend(run.run()))
+        reading = threading.Thread(target=lambda: found.extend(tables_of(run)))
         reading.start()
         time.sleep(0.3)
         since = time.monotonic()
@@ -371,14 +408,82 @@ def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pyt
     monkeypatch.setattr(verification, "MOST_SECONDS", 0.0)
     site.hold(30)
 
-    def write(name: str, rows: int) -> None:
+    def write(done: Round) -> None:
+        rows = done.tally.rows
         site.both(f"INSERT INTO {{}}.t VALUES ({-rows}, 'new', 1)", f"DELETE FROM {{}}.t WHERE w = {rows + 30}")
         site.at(site.ts + 1)
         site.hold(5)
+        run.pace.size = 20
 
-    run.shows = write
-    (found,) = run.run()
+    (found,) = tables_of(run, write)
     assert found.ts > 101 and not found.differs
+
+
+# A run that ends early.
+
+
+def recorded(site: VerifySite, tmp_path: Path) -> VerificationTable:
+    return VerificationTable(str(tmp_path / "delta-verification"), 3600.0, site.session.flavour, "all tables")
+
+
+def test_a_run_that_was_ended_goes_on(site: VerifySite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said at the end of the first run, as by a kill."""
+    monkeypatch.setattr(verification_table, "_EVERY", 0.0)
+    filled(site, 300)
+    for name in ("a", "b", "c"):
+        site.both(f"CREATE TABLE {{}}.{name} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {{}}.{name} VALUES (1, 1), (2, 2)")
+    site.sql(
+        "UPDATE down.b SET v = 3 WHERE id = 2", "UPDATE down.t SET v = 'x' WHERE id = 810", "CREATE TABLE up.missing (id INT PRIMARY KEY)"
+    )
+    record, run = recorded(site, tmp_path), site.run()
+    assert record.begin(afresh=False) == Begun()
+    run.pace.size = 20
+    for event in run.run():
+        run.pace.size = 20
+        if isinstance(event, VerifiedTable):
+            record.note_table(event, "")
+            continue
+        record.note_part(event)
+        if event.tally.rows >= 150:
+            break
+    assert not record.trouble
+    again = recorded(site, tmp_path).begin(afresh=False)
+    assert again.run and again.tables == {"up.a": (100, 2), "up.c": (100, 2)} and again.parts.keys() == {"up.t"}
+    assert 150 <= again.parts["up.t"].rows < 270 and again.parts["up.t"].end == (str(3 * again.parts["up.t"].rows + 3).encode(),)
+    run = site.run()
+    run.equal, run.done = again.parts, again.tables.keys()
+    found = {table.name: table for table in tables_of(run)}
+    assert found.keys() == {"up.b", "up.missing", "up.t"}, "what differs is read again"
+    assert (found["up.t"].tally.rows, kinds(found["up.t"])) == (300, [(Kind.CHANGED, "810")])
+    assert recorded(site, tmp_path).begin(afresh=True) == Begun()
+    newest = recorded(site, tmp_path)
+    assert newest.begin(afresh=False).tables == {}, "the run that was begun afresh is the one that is continued"
+    newest.end()
+    assert not recorded(site, tmp_path).begin(afresh=False).run
+    other = VerificationTable(newest.uri, 3600.0, site.session.flavour, "shop.*")
+    assert not other.begin(afresh=False).run
+
+
+def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: VerifySite) -> None:
+    filled(site, 300)
+    site.sql("UPDATE down.t SET v = 'x' WHERE id = 90")
+    run = site.run()
+    run.pace.size = 20
+    ends = list[EqualRows]()
+
+    def between(done: Round) -> None:
+        ends.append(done.equal)
+        run.pace.size = 20
+
+    tables_of(run, between)
+    assert ends[-1].rows == 20 and ends[-1].end == (b"63",)
+
+
+def test_what_cannot_be_recorded_is_said(site: VerifySite, tmp_path: Path) -> None:
+    (tmp_path / "delta-verification").write_text("in the way")
+    record = recorded(site, tmp_path)
+    record.begin(afresh=False)
+    assert record.trouble
 
 
 # The command.
@@ -399,6 +504,7 @@ password = "{target.password}"
 schema = "{MARKS}"
 [spark]
 socket = "{target.socket}"
+delta-dir = "{tmp_path}/delta"
 [[spark.route]]
 db-name = "up"
 to-db = "down"

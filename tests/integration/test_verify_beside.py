@@ -22,6 +22,7 @@ from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import run_sql
+from tests.support.verify_site import tables_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql]
 
@@ -100,7 +101,7 @@ def verified(stream: BootstrappedStream) -> dict[str, VerifiedTable]:
     stream.mirror.tick()  # S may be younger than the last transaction
     run, _ = verification(stream._config, stream.mirror.reader(Here))
     run.pace.size = 20
-    return {table.name.removeprefix("shop."): table for table in run.run()}
+    return {table.name.removeprefix("shop."): table for table in tables_of(run)}
 
 
 def test_equal_while_it_is_written(stream: BootstrappedStream, mariadb: PrivateMariaDB) -> None:

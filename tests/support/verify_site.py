@@ -1,6 +1,6 @@
 """An upstream and its target on one MariaDB: the database ``up`` is replicated as ``down``, and what a Drainer would have written is made by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.verify.standing import STATEMENTS
-from pyspark_tidb_binlog.sinks.verify.verification import Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Round, Verification, VerifiedTable
 from tests.support.leases import held
 from tests.support.recorded import record_in, set_checkpoint
 
@@ -41,6 +41,17 @@ class HeldSnapshots(SnapshotSource):
 
     def _open_at(self, ts: int) -> Session:
         return self._held[ts].pop()
+
+
+def tables_of(run: Verification, between: Callable[[Round], None] = lambda found: None) -> list[VerifiedTable]:
+    """What a run finds; ``between`` is called between two rounds."""
+    found = []
+    for event in run.run():
+        if isinstance(event, Round):
+            between(event)
+        else:
+            found.append(event)
+    return found
 
 
 @dataclass
@@ -93,7 +104,7 @@ class VerifySite:
         return verification(self.config, self.source, patterns)[0]
 
     def verified(self, *patterns: str) -> dict[str, VerifiedTable]:
-        return {table.name.removeprefix("up."): table for table in self.run(*patterns).run()}
+        return {table.name.removeprefix("up."): table for table in tables_of(self.run(*patterns))}
 
     def table(self, name: str = "t") -> VerifiedTable:
         return self.verified(f"up.{name}")[name]

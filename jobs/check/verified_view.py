@@ -1,0 +1,140 @@
+"""Shows what a verification finds: text for a terminal, with a progress bar, or JSON."""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+from pyspark_tidb_binlog.conf.units import duration_in_words
+from pyspark_tidb_binlog.jobs.stream.report import plain
+from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
+
+_BAR = 24
+
+
+class VerifiedView(Protocol):
+    """A form of output."""
+
+    def say(self, words: str) -> None:
+        """Show a sentence about the run."""
+
+    def round(self, found: Round) -> None:
+        """A part of a table was compared."""
+
+    def table(self, found: VerifiedTable, words: str) -> None:
+        """A table was compared. ``words``: what may explain that it differs."""
+
+    def end(self, total: Mapping[str, int]) -> None:
+        """All tables were seen."""
+
+
+class TextView:
+    """Lines, and below them on a terminal how far it is."""
+
+    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO) -> None:
+        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal."""
+        self._flavour, self._about = flavour, about
+        self._place = InPlace(out) if draws(out, os.environ) else None
+        self._seen, self._rows, self._differing = 0, 0, 0
+        self._since = time.monotonic()
+
+    def say(self, words: str) -> None:
+        """See ``VerifiedView``."""
+        self._above(words)
+
+    def round(self, found: Round) -> None:
+        """See ``VerifiedView``."""
+        if self._place is not None:
+            frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), self._rate(found.tally.rows))
+            self._place.show(lambda columns, lines: frame[: columns - 1])
+
+    def table(self, found: VerifiedTable, words: str) -> None:
+        """See ``VerifiedView``."""
+        self._seen += 1
+        self._rows += found.tally.rows if found.tally else 0
+        self._above("\n".join(map(plain, table_lines(found, words, self._flavour))))
+
+    def end(self, total: Mapping[str, int]) -> None:
+        """See ``VerifiedView``."""
+        self._above(TOTAL.format(**total))
+        if self._place is not None:
+            self._place.clear()
+
+    def _above(self, text: str) -> None:
+        if self._place is not None:
+            self._place.clear()
+        print(text, flush=True)
+
+    def _rate(self, rows: int) -> float:
+        return (self._rows + rows) / max(time.monotonic() - self._since, 0.001)
+
+
+class JsonView:
+    """A JSON object a line."""
+
+    def __init__(self, flavour: Flavour) -> None:
+        self._flavour = flavour
+
+    def say(self, words: str) -> None:
+        """See ``VerifiedView``."""
+        print(json.dumps({"message": words}), flush=True)
+
+    def round(self, found: Round) -> None:
+        """See ``VerifiedView``."""
+
+    def table(self, found: VerifiedTable, words: str) -> None:
+        """See ``VerifiedView``."""
+        left_out = [{"why": one.words, "by_intent": one.by_intent} for one in found.left_out]
+        shown: dict[str, Any] = {"table": found.name, "commit_ts": found.ts, "compared": found.tally is not None, "not_compared": left_out}
+        if (tally := found.tally) is not None:
+            listed = [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in tally.listed]
+            shown |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
+        if words:
+            shown["explained"] = words
+        print(json.dumps(shown), flush=True)
+
+    def end(self, total: Mapping[str, int]) -> None:
+        """See ``VerifiedView``."""
+        print(json.dumps(total), flush=True)
+
+
+TOTAL = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
+
+
+def total_of(tables: Sequence[VerifiedTable]) -> dict[str, int]:
+    """The sums of all tables. Pure."""
+    tallies = [table.tally for table in tables if table.tally is not None]
+    sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("rows", "equal", "differing")}
+    return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
+
+
+def table_lines(found: VerifiedTable, words: str, flavour: Flavour) -> list[str]:
+    """What is said of a table. Pure."""
+    name = found.name
+    lines = [f"{name}: {'' if one.by_intent else 'NOT AS IT SHOULD BE: '}not compared: {one.words}" for one in found.left_out]
+    if (tally := found.tally) is None:
+        return lines
+    differs = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
+    lines.append(f"{name}: {tally.rows:,} rows at {found.ts} ({as_time(found.ts)}): {differs}")
+    if words and tally.differing:
+        lines.append(f"  {words}")
+    for difference in tally.listed:
+        lines.append(f"  -- {difference.kind}: {', '.join(f'{column} = {value}' for column, value in difference.key.items())}")
+        lines += [f"  {statement};" for statement in difference.sql(flavour)]
+    if tally.unlisted:
+        lines.append(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
+    return lines
+
+
+def progress_line(found: Round, about: int, seen: int, tables: int, rate: float) -> str:
+    """How far a run is. ``about``: rows of the table; ``seen``: tables that are done, of ``tables``; ``rate``: rows a second. Pure."""
+    rows, differing = found.tally.rows, found.tally.differing
+    share = min(rows / about, 0.99) if about else 0.0
+    bar = "█" * int(share * _BAR) + "░" * (_BAR - int(share * _BAR))
+    left = f", {duration_in_words((about - rows) / rate)} left" if about > rows and rate else ""
+    differ = f", {differing:,} DIFFER" if differing else ""
+    return f"{plain(found.name)} {bar} {share:4.0%} of about {about:,} rows{differ}; {rate:,.0f} rows/s{left}; table {seen + 1} of {tables}"

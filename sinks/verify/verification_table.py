@@ -1,0 +1,200 @@
+"""The Delta table ``verification``: what was verified and when, and each difference that was found. [deltalake]
+
+    kind        a row for
+    begin       a run; its words say what it compares
+    part        the first rows of a table, which were equal, up to ``key``
+    table       a table: how many of its rows are equal, and how many differ
+    left out    a table, or a column, that was not compared: its words say why
+    missing, changed, extra     a row that differs, with both sides
+    end         a run that has seen all tables
+
+A run without an end can be continued: tables and first rows that were equal are not read again, whatever differs is.
+
+Promises: one commit holds all rows of a table; commits are ``_EVERY`` seconds apart. What cannot be written waits for the next commit, and ``trouble`` says why.
+"""
+
+import datetime
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to_json
+from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.verify.canonical import literal_of
+from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row
+from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string()),
+        pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
+        pa.field("kind", pa.string()),
+        pa.field("table", pa.string()),
+        pa.field("commit_ts", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("equal", pa.int64()),
+        pa.field("differing", pa.int64()),
+        pa.field("key", pa.string()),
+        pa.field("columns", pa.list_(pa.string())),
+        pa.field("wanted", pa.string()),
+        pa.field("found", pa.string()),
+        pa.field("sql", pa.list_(pa.string())),
+        pa.field("words", pa.string()),
+    ]
+)
+"""Unknown values are null."""
+_EVERY = 1.0
+_AS_OLD = datetime.timedelta(days=1)
+"""A run that was begun earlier is not continued."""
+
+
+def verification_dir(delta_dir: str) -> str:
+    """The table's directory: next to that of ``checkpoint``, which must contain nothing else."""
+    return delta_dir.rstrip("/") + "-verification"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What an unfinished run has found equal."""
+
+    run: str = ""
+    """Its name; empty: there is none."""
+    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each table that was equal: S, and how many rows it had."""
+    parts: Mapping[str, EqualRows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LastVerified:
+    """The last verification of a table."""
+
+    table: str
+    commit_ts: int
+    differing: int
+
+
+def last_verified(uri: str) -> list[LastVerified]:
+    """The last verification of each table; none where there is no Delta table.
+
+    Raises:
+        NotUsableYet: the Delta table cannot be read.
+    """
+    rows = found_at(uri, "SELECT table, commit_ts, differing, recorded_at FROM t WHERE kind = 'table' ORDER BY recorded_at")
+    newest = {row["table"]: LastVerified(row["table"], row["commit_ts"], row["differing"]) for row in rows}
+    return list(newest.values())
+
+
+class VerificationTable(AppendedTable):
+    """The table, as one run writes it."""
+
+    def __init__(self, uri: str, retention: float, flavour: Flavour, compares: str) -> None:
+        """Accesses nothing. ``flavour``: of the target. ``compares``: which tables, and of which target; another run with the same words can be continued."""
+        super().__init__(uri, SCHEMA, "verify", retention)
+        self._flavour = flavour
+        self._compares = compares
+        self._run = ""
+        self._waiting: list[dict[str, Any]] = []
+        self._written_at = 0.0
+        self.trouble = ""
+        """Why the newest rows are not in the table; empty: they are."""
+
+    def begin(self, *, afresh: bool) -> Begun:
+        """Begin a run, or continue the last one if it has no end and was not begun a day ago."""
+        begun = Begun() if afresh else self._unfinished()
+        self._run = begun.run or _now().isoformat(timespec="microseconds")
+        if not begun.run:
+            self._write([{"kind": "begin", "words": self._compares}])
+        return begun
+
+    def note_part(self, found: Round) -> None:
+        """The first rows of a table are equal."""
+        if not found.equal.end:
+            return
+        key = json.dumps({"columns": list(found.equal.key), "end": key_to_json(found.equal.end)})
+        self._write([{"kind": "part", "table": found.name, "commit_ts": found.ts, "rows": found.equal.rows, "key": key}])
+
+    def note_table(self, found: VerifiedTable, words: str) -> None:
+        """A table was compared. ``words``: what may explain that it differs."""
+        about = {"table": found.name, "commit_ts": found.ts}
+        rows: list[dict[str, Any]] = [{"kind": "left out", "words": one.words} for one in found.left_out]
+        if (tally := found.tally) is not None:
+            rows += [_difference(difference, self._flavour) for difference in tally.listed]
+            counts = {name: getattr(tally, name) for name in ("rows", "equal", "differing")}
+            rows.append({"kind": "table", "words": words or None} | counts)
+        self._write([about | row for row in rows])
+
+    def end(self) -> None:
+        """All tables were seen."""
+        self._write([{"kind": "end"}])
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        self._written_at = time.monotonic()
+        try:
+            self.newest_batch()
+            self.commit(pa.Table.from_pylist(self._waiting, schema=SCHEMA), -1)
+            self.tidy()
+        except FAULTS as error:
+            self.trouble = reason_of(error)
+        else:
+            self._waiting, self.trouble = [], ""
+
+    def _unfinished(self) -> Begun:
+        try:
+            self.newest_batch()
+            found = self.found("SELECT * FROM t WHERE run = (SELECT max(run) FROM t WHERE kind = 'begin') ORDER BY recorded_at")
+        except FAULTS as error:
+            self.trouble = reason_of(error)
+            return Begun()
+        if not found or found[0]["words"] != self._compares or found[0]["recorded_at"] < _now() - _AS_OLD or found[-1]["kind"] == "end":
+            return Begun()
+        return begun_of(found)
+
+    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._waiting += [{"run": self._run, "recorded_at": _now()} | dict(row) for row in rows]
+        if time.monotonic() > self._written_at + _EVERY:
+            self.flush()
+
+
+def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
+    """What the rows of a run say that was equal. Pure."""
+    not_whole = {row["table"] for row in rows if row["kind"] == "left out"}
+    whole = [row for row in rows if row["kind"] == "table" and not row["differing"] and row["table"] not in not_whole]
+    tables = {row["table"]: (row["commit_ts"], row["rows"]) for row in whole}
+    parts = dict[str, EqualRows]()
+    for row in rows:
+        if row["kind"] == "part" and row["table"] not in tables:
+            key = json.loads(row["key"])
+            parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"])
+    return Begun(rows[0]["run"], tables, parts)
+
+
+def _difference(difference: Difference, flavour: Flavour) -> dict[str, Any]:
+    columns = difference.pair.columns
+    return {
+        "kind": difference.kind.name.lower(),
+        "rows": difference.times,
+        "key": json.dumps(difference.key),
+        "columns": [columns[place].upstream.name for place in difference.columns],
+        "wanted": _row(difference, difference.wanted),
+        "found": _row(difference, difference.found),
+        "sql": difference.sql(flavour),
+    }
+
+
+def _row(difference: Difference, row: Row | None) -> str | None:
+    if row is None:
+        return None
+    return json.dumps({c.upstream.name: literal_of(c.form, value) for c, value in zip(difference.pair.columns, row, strict=True)})
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
