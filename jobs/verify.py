@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verification_dir
+from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable, verification_dir
 
 _STOPPED = "ended before all tables were seen: the same command goes on here"
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], given.rate)
-    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or 'all tables'} of {words_for(config).where}"
+    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
     record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
     with contextlib.closing(run):
         about = {".".join(name): rows for name, rows in run.names().items()}

@@ -19,6 +19,8 @@ LAG_SECONDS = 60.0
 STILL_SECONDS = 120.0
 GC_SECONDS = 3600.0
 FREE_SHARE = 0.1
+_NAMED = 3
+"""Tables whose names are said."""
 ONLINE, OFFLINE = "online", "offline"
 
 
@@ -43,6 +45,7 @@ class Check(enum.StrEnum):
     DISK = "disk"
     VERSIONS = "versions"
     FINDINGS = "findings"
+    VERIFIED = "verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,19 @@ class PumpFacts:
     """From what the Pump has collected to the stream's position; infinite = it has collected nothing."""
     disk: Disk | None = None
     """That of its binlogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What ``verify`` has found of the tables, each when it was compared last."""
+
+    tables: int
+    rows: int
+    """Rows that differ."""
+    differing: tuple[str, ...]
+    """The tables that have some."""
+    oldest: float
+    """When the table was compared whose turn is the longest ago. Seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +136,7 @@ class Facts:
     findings: int | None = None
     """Since the Drainer's start; if it does not run, all that are recorded."""
     newest_finding: str = ""
+    verified: Verified | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +280,14 @@ def _findings(facts: Facts) -> str | None:
     return f"{facts.findings:,} findings{newest}" if facts.findings else ""
 
 
+def _differs(facts: Facts) -> str | None:
+    found = facts.verified
+    if found is None:
+        return None
+    more = f" and {len(found.differing) - _NAMED} more" if len(found.differing) > _NAMED else ""
+    return found.differing and f"{found.rows:,} rows of {', '.join(found.differing[:_NAMED])}{more} differ from the upstream" or ""
+
+
 # fmt: off
 ALARMS = (
     Alarm("drainer-silent", Check.DRAINER, Severity.CRITICAL, lambda facts: facts.drainer,
@@ -328,6 +353,9 @@ ALARMS = (
           f"{COMMAND} ctl findings --config FILE shows them; copy a table that differs again: --bootstrap DB.TABLE", "errors/findings",
           Rule("binlog_drainer_spark_findings_total > 0",
                "{{ $value }} findings of kind {{ $labels.kind }} since the Drainer's start", "0s")),
+    Alarm("differs", Check.VERIFIED, Severity.CRITICAL, _differs,
+          f"{COMMAND} verify --config FILE says what differs and how to repair it; find out why, or it comes again", "verify",
+          Rule("binlog_drainer_spark_verified_differing_rows > 0", "{{ $value }} rows differ from the upstream, as verify has found", "0s")),
 )
 # fmt: on
 """Every alarm. No two have the same name."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import Exposition, Family, LabelledHistogram, count, gauge, gauges
+from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.events import physical_ms
 
 _P = "binlog_drainer_"
@@ -72,6 +73,8 @@ class DrainerMetrics:
         """The state that is registered."""
         self.silent: Sequence[str] = ()
         """The addresses of TiDB servers that write no binlogs."""
+        self.verified: Verified | None = None
+        """What ``verify`` has found."""
         self._exposition = Exposition(self._collect)
 
     def applied(self, batch: AppliedBatch) -> None:
@@ -140,6 +143,14 @@ class DrainerMetrics:
             yield count(f"{_OURS}{name}_total", f"{name.capitalize()} applied.", "", (("", self._totals[name]),))
         yield count(f"{_OURS}stage_seconds_total", "Seconds of the batches by stage.", "stage", sorted(self._stages.items()))
         yield count(f"{_OURS}findings_total", "Findings by kind.", "kind", sorted(self._findings.items()))
+        found = [self.verified] if self.verified is not None else []
+        yield gauges(f"{_OURS}verified_differing_rows", "Rows that differ, as verify has found.", "", (("", one.rows) for one in found))
+        yield gauges(
+            f"{_OURS}verified_age_seconds",
+            "Age of the oldest comparison of a table.",
+            "",
+            (("", self._now() - one.oldest) for one in found),
+        )
         yield gauge(f"{_OURS}unread_bytes", "Bytes of the Pumps' logs that no batch has read.", reported.get("unread_bytes", 0))
         yield gauge(f"{_OURS}pending_bytes", "Bytes that are read and wait for a Pump.", reported.get("pending_bytes", 0))
         yield count(f"{_OURS}fakes_sent_total", "Fake binlogs sent to idle Pumps.", "nodeID", sorted((reported.get("woken") or {}).items()))

@@ -1,4 +1,4 @@
-"""``ctl doctor``: whether all is well with a stream, in ten lines. No JVM starts.
+"""``ctl doctor``: whether all is well with a stream, in eleven lines. No JVM starts.
 
 Each line is a check of ``schemas.alarms``: ``ok`` and what was seen, or the severity, what is wrong and what to do. ``-``: the check does not apply
 here. ``unknown``: nobody has answered.
@@ -25,6 +25,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_in
+from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.conf.version import VERSION
@@ -39,12 +40,13 @@ from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.stream.report import age_of, facts_of, plain
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
-from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, by_check
+from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, Verified, by_check
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.remarks import Remark
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.verify.verification_table import verification_dir, verified_at
 
 A = TypeVar("A")
 _SECONDS = 10.0
@@ -147,6 +149,7 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
     history = Question(lambda: _history(config), _SECONDS)
     disks = Question(lambda: _disks(config), _SECONDS)
     findings = Question(lambda: _findings(config), _SECONDS)
+    verified = Question(lambda: verified_at(verification_dir(config.delta_dir)), _SECONDS)
 
     def sight() -> UpstreamSight:
         known, about = history.answer, pumps.answer
@@ -163,6 +166,7 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
         history.answer,
         disks.answer,
         findings.answer,
+        verified.answer,
         target.answer if target is not None else None,
         account.answer if account is not None else None,
     ).examined()
@@ -272,6 +276,7 @@ class _Answers:
     history: _History | str
     disks: tuple[Disk, ...] | str
     findings: tuple[int, str] | str
+    verified: Verified | str | None
     target: TargetSeen | str | None
     account: tuple[Remark, ...] | str | None
 
@@ -289,8 +294,9 @@ class _Answers:
             rights=self._rights,
             disks=self._here or None,
             versions=tuple(self._unsupported()),
+            verified=facts.verified or (self.verified if isinstance(self.verified, Verified) else None),
         )
-        beside = {Check.DISK}
+        beside = {Check.DISK, Check.VERIFIED}
         if self.target is None:
             beside |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
         if self._is_real:
@@ -391,6 +397,7 @@ class _Answers:
             Check.DISK: _disk_words((*self._here, *(pump.disk for pump in pumps if pump.disk is not None))),
             Check.VERSIONS: ", ".join(versions),
             Check.FINDINGS: self.findings if isinstance(self.findings, str) else "none",
+            Check.VERIFIED: _verified_words(facts.verified, time.time()),
         } | ({Check.FINDINGS: "none since the Drainer's start"} if facts.drainer == "" and not self._is_real else {})
 
 
@@ -416,6 +423,12 @@ def _disk_words(disks: Sequence[Disk]) -> str:
         return "no directory of the Drainer is on this machine, and no Pump says"
     least = min(disks, key=lambda disk: disk.share)
     return f"least free: {least.share:.0%} ({least.free / 1e9:.1f} GB) of {least.where}"
+
+
+def _verified_words(found: Verified | None, now: float) -> str:
+    if found is None:
+        return f"no table yet: {COMMAND} verify --config FILE compares them with the upstream"
+    return f"{found.tables} tables are equal, the oldest comparison {duration_in_words(max(now - found.oldest, 0.0))} ago"
 
 
 def _spark() -> str:

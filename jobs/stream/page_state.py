@@ -141,6 +141,7 @@ def state_of(
         "ddls": [asdict(ddl) for ddl in ddls],
         "findings": [asdict(finding) for finding in findings],
         "alarms": [one.to_dict() | {"what": one.what[:_WORDS]} for one in sorted(raised(known), key=lambda one: one.alarm.severity)],
+        "verified": asdict(progress.verified) if progress.verified is not None else None,
         "kept": [
             {
                 "name": table.name,

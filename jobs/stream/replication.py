@@ -55,7 +55,7 @@ from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, ReplicationError, Stopped
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
@@ -67,6 +67,7 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.verify.verification_table import verification_dir, verified_at
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ GRACE_SECONDS = 4.0
 DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
 _LOOK_SECONDS = 0.25
+_VERIFIED_SECONDS = 30.0
+"""How often the Drainer looks what ``verify`` has found."""
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
 
@@ -363,6 +366,7 @@ class Replication:
         self._page.start()
         self._closing.callback(self._page.close)
         self._closing.callback(PeriodicTask("binlog status", LOOK_SECONDS, counts.binlogs.look, at_once=True).stop)
+        self._closing.callback(PeriodicTask("verification", _VERIFIED_SECONDS, self._look_at_verification, at_once=True).stop)
         controls = StreamControls(
             pause=gate.shut,
             resume=gate.open,
@@ -387,6 +391,10 @@ class Replication:
             self._closing.callback(pushing.stop)
         _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
         return gate
+
+    def _look_at_verification(self) -> None:
+        with contextlib.suppress(NotUsableYet):  # it shows what it has seen last
+            self._counts.told_verified(verified_at(verification_dir(self._config.delta_dir)))
 
     def _rests(self, gate: BatchGate) -> bool:
         """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""

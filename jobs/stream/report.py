@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.conf.units import duration_in_words
-from pyspark_tidb_binlog.schemas.alarms import ONLINE, Facts, PumpFacts
+from pyspark_tidb_binlog.schemas.alarms import ONLINE, Facts, PumpFacts, Verified
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
@@ -94,6 +94,8 @@ class Progress:
     """Row events that the batch under way has read; 0 = not known yet."""
     batch_written: int = 0
     """Rows that it has written. Less than its row events if a row changes more than once."""
+    verified: Verified | None = None
+    """What ``verify`` has found; None = it has not run, or it is not known yet."""
 
     @property
     def holder(self) -> str:
@@ -211,10 +213,13 @@ def progress_in(said: Mapping[str, Any]) -> Progress:
     given["pumps"] = tuple(SeenPump(**_known(SeenPump, pump)) for pump in given.get("pumps", ()))
     if given.get("copied"):
         given["copied"] = CopyProgress(**_known(CopyProgress, given["copied"]))
+    if given.get("verified"):
+        found = _known(Verified, given["verified"])
+        given["verified"] = Verified(**found | {"differing": tuple(found["differing"])})
     return Progress(**given)
 
 
-def _known(kind: type[Progress] | type[SeenPump] | type[CopyProgress], said: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: type[Progress] | type[SeenPump] | type[CopyProgress] | type[Verified], said: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: said[field.name] for field in fields(kind) if field.name in said}
 
 
@@ -260,6 +265,7 @@ def facts_of(progress: Progress) -> Facts:
         pumps=tuple(_pump(seen, asked=asked) for seen in progress.pumps) or None,
         findings=progress.findings,
         newest_finding=progress.newest_findings[-1] if progress.newest_findings else "",
+        verified=progress.verified,
     )
 
 

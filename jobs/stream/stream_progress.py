@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.binlog_source.source.read_notes import away, waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
+from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import BETWEEN_BATCHES, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -106,6 +107,10 @@ class StreamProgress:
         """The node's state is now this one."""
         self._metrics.state = state
 
+    def told_verified(self, verified: Verified | None) -> None:
+        """What ``verify`` has found."""
+        self._metrics.verified = verified
+
     def pump_positions(self) -> Mapping[str, int] | None:
         """The newest ts received from each Pump; None before they have answered. As ``progress`` has read them last: a JVM that hangs holds nobody up."""
         promises: Mapping[str, int] | None = self._source.get("promises")
@@ -136,6 +141,7 @@ class StreamProgress:
         return dataclasses.replace(
             totals,
             resolved_ts=resolved,
+            verified=self._metrics.verified,
             lag_seconds=age_of(resolved, time.time()),
             rows_per_second=rows / _RATE_SECONDS,
             fakes_sent=self._fakes_sent,

@@ -22,6 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_tidb_binlog.schemas.alarms import Verified
+from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -49,6 +51,8 @@ SCHEMA = pa.schema(
 )
 """Unknown values are null."""
 _EVERY = 1.0
+ALL = "all tables"
+"""Of a run without patterns."""
 _AS_OLD = datetime.timedelta(days=1)
 """A run that was begun earlier is not continued."""
 
@@ -69,24 +73,31 @@ class Begun:
     parts: Mapping[str, EqualRows] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LastVerified:
-    """The last verification of a table."""
+_NEWEST = """
+SELECT "table", differing, recorded_at FROM (
+    SELECT "table", differing, recorded_at, row_number() OVER (PARTITION BY "table" ORDER BY recorded_at DESC) AS place FROM t
+    WHERE kind = 'table' AND run >= COALESCE(
+        (SELECT max(e.run) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'), '')
+) WHERE place = 1 ORDER BY "table"
+"""
+"""The last verification of each table. What the last whole run has not seen is no table any more."""
 
-    table: str
-    commit_ts: int
-    differing: int
 
-
-def last_verified(uri: str) -> list[LastVerified]:
-    """The last verification of each table; none where there is no Delta table.
+def verified_at(uri: str) -> Verified | None:
+    """What was found last of each table; None: nothing was verified.
 
     Raises:
         NotUsableYet: the Delta table cannot be read.
     """
-    rows = found_at(uri, "SELECT table, commit_ts, differing, recorded_at FROM t WHERE kind = 'table' ORDER BY recorded_at")
-    newest = {row["table"]: LastVerified(row["table"], row["commit_ts"], row["differing"]) for row in rows}
-    return list(newest.values())
+    try:
+        rows = found_at(uri, _NEWEST.format(all=ALL))
+    except FAULTS as error:
+        raise NotUsableYet(f"the Delta table {uri} cannot be read: {reason_of(error)}") from error
+    if not rows:
+        return None
+    differing = tuple(row["table"] for row in rows if row["differing"])
+    oldest = min(row["recorded_at"] for row in rows).timestamp()
+    return Verified(len(rows), sum(row["differing"] for row in rows), differing, oldest)
 
 
 class VerificationTable(AppendedTable):

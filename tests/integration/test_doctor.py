@@ -17,7 +17,12 @@ from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.check import doctor
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
+from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
+from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verification_dir
 from tests.support.ddl_jobs import database, job, table
 from tests.support.ddl_target import MARKS, ddl_session
 from tests.support.drainer_nodes import PretendedStream
@@ -25,7 +30,7 @@ from tests.support.eventually import eventually
 from tests.support.pump_writes import CLUSTER, config_of
 
 pytestmark = [pytest.mark.mysql, pytest.mark.grpc]
-CHECKS = ["Drainer", "lag", "Pumps", "DDL history", "target", "rights", "GC distance", "disk", "versions", "findings"]
+CHECKS = ["Drainer", "lag", "Pumps", "DDL history", "target", "rights", "GC distance", "disk", "versions", "findings", "verified"]
 
 
 class Site:
@@ -80,7 +85,12 @@ def site(tmp_path: Path, service: ClusterService, mariadb: PrivateMariaDB, capsy
 
 
 def not_well(found: dict[str, list[str]]) -> set[str]:
-    return {check for check, said in found.items() if not all(one.startswith("ok: ") for one in said)}
+    never = "-: no table yet: "
+    return {
+        check
+        for check, said in found.items()
+        if not all(one.startswith("ok: ") or (check, one[: len(never)]) == ("verified", never) for one in said)
+    }
 
 
 @pytest.mark.shows("ctl doctor")
@@ -89,6 +99,19 @@ def test_all_is_well(site: Site) -> None:
     assert (code, not_well(found), {len(said) for said in found.values()}) == (0, set(), {1}), [found[name] for name in not_well(found)]
     assert found["Pumps"] == ["ok: 1: pump-1 online"] and found["lag"] == ["ok: 0.2 s behind; held back by nothing"]
     assert "Java" in found["versions"][0] and "MariaDB" in found["versions"][0] and "2 jobs" in found["DDL history"][0]
+
+
+@pytest.mark.shows("ctl doctor")
+def test_what_verify_has_found(site: Site, tmp_path: Path) -> None:
+    record = VerificationTable(verification_dir(str(tmp_path / "delta")), 3600.0, Flavour.MARIADB, "all tables")
+    record.begin(afresh=True)
+    record.note_table(VerifiedTable("d.a", 7, (), Tally(rows=10)), "")
+    record.flush()
+    _, found = site.doctor(spark__delta_dir=str(tmp_path / "delta"))
+    assert found["verified"][0].startswith("ok: 1 tables are equal, the oldest comparison ")
+    site.now(verified=Verified(2, 3, ("d.b",), time.time()))
+    code, found = site.doctor(spark__delta_dir=str(tmp_path / "delta"))
+    assert code == 1 and found["verified"][0].startswith("critical: 3 rows of d.b differ from the upstream; "), "the Drainer knows more"
 
 
 @pytest.mark.shows("ctl doctor")

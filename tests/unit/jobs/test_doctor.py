@@ -15,9 +15,9 @@ from tests.unit.schemas.test_alarms import WELL
 WORDS = {check: f"words on {check}" for check in Check}
 
 
-def test_ten_lines_when_all_is_well() -> None:
+def test_eleven_lines_when_all_is_well() -> None:
     said = list(lines(Examined(WELL, WORDS)))
-    assert [good for _, good in said] == [True] * 10
+    assert [good for _, good in said] == [True] * 11
     assert said[1][0] == "ok        lag          words on lag" and said[6][0] == "ok        GC distance  words on GC distance"
 
 
@@ -57,4 +57,4 @@ def test_the_distance_to_what_was_collected(at: int, gc_ts: int | None, seconds:
 
 
 def test_nothing_known_is_not_well() -> None:
-    assert [good for _, good in lines(Examined(Facts(), {}))] == [False] * 10
+    assert [good for _, good in lines(Examined(Facts(), {}))] == [False] * 11

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.alarms import ALARMS, Check, Disk, Facts, PumpFacts, by_check, raised
+from pyspark_tidb_binlog.schemas.alarms import ALARMS, Check, Disk, Facts, PumpFacts, Verified, by_check, raised
 from pyspark_tidb_binlog.schemas.remarks import hinders
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +28,7 @@ WELL = Facts(
     versions=(),
     disks=(Disk("the disk of data-dir /d", 10, 20),),
     findings=0,
+    verified=Verified(2, 0, (), 1.0),
 )
 LOW = Disk("the disk of data-dir /d", 5_000_000_000, 100_000_000_000)
 
@@ -61,6 +62,10 @@ ON = {
     "pump-disk-low": (pump(disk=replace(LOW, where="the disk of Pump p2")), "the disk of Pump p2 has 5.0 GB free (5%)"),
     "version-unsupported": (replace(WELL, versions=("needs Java 17",)), "needs Java 17"),
     "findings": (replace(WELL, findings=2, newest_finding="rows `d`.`t`"), "2 findings, the newest: rows `d`.`t`"),
+    "differs": (
+        replace(WELL, verified=Verified(9, 7, ("d.a", "d.b", "d.c", "d.e"), 1.0)),
+        "7 rows of d.a, d.b, d.c and 1 more differ from the upstream",
+    ),
 }
 """By alarm: facts in which it is on, and it alone, and what it says."""
 
