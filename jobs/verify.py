@@ -8,6 +8,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
@@ -28,6 +29,7 @@ from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable, verification_dir
 
+_FOLLOW_RATE = 5_000
 _STOPPED = "ended before all tables were seen: the same command goes on here"
 
 
@@ -41,21 +43,28 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
     add_switch(options, "--afresh", what="do not continue a run that was ended")
+    add_switch(options, "--follow", what="go on until it is stopped: each minute what has changed, and all tables once an hour")
     given = options.parsed(argv)
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
-    run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], given.rate)
+    rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
+    run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], rate)
     retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
     record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
     with contextlib.closing(run):
         about = {".".join(name): rows for name, rows in run.names().items()}
         view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr)
+        if given.follow:
+            from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
+
+            Follow(config, run, view, record, partial(_explained, config)).until(stop)
+            return 0
         begun = record.begin(afresh=given.afresh)
         if begun.run:
             view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
         run.equal, run.done = begun.parts, begun.tables.keys()
         tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
-        whole = _followed(config, run, view, record, tables, stop)
+        whole = _taken(config, run, view, record, tables, stop)
     if record.trouble:
         print(f"not recorded in {record.uri}: {record.trouble}", file=sys.stderr)
     if not whole:
@@ -65,7 +74,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     return EXIT_FAILED if any(table.differs for table in tables) else 0
 
 
-def _followed(
+def _taken(
     config: DrainerConfig,
     run: Verification,
     view: VerifiedView,

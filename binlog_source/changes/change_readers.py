@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import VariantVal
 
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import DecodedAs
 from pyspark_tidb_binlog.binlog_source.changes.change_options import (
@@ -42,6 +43,8 @@ from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 
 _SOON_SECONDS = 60
 """How far ahead an end may lie that a batch waits for."""
+_MOST_IMAGES = 50_000
+"""Images of rows that are held at once."""
 _POLL_SECONDS = 0.5
 _REFUSED_SECONDS = 5.0
 """For how long a registry's port may refuse connections when a read begins."""
@@ -168,6 +171,23 @@ def told_plainly() -> Iterator[None]:
         yield
     except (ConfigError, PumpUnavailable) as error:
         raise type(error)(in_options(str(error))) from None
+
+
+def changed_images(options: Mapping[str, str], after_ts: int, upto_ts: int) -> Iterator[Mapping[tuple[str, str], list[dict[str, Any]]]]:
+    """The rows before and after all changes in (after_ts, upto_ts], by database and table, read in this process and given in portions.
+
+    ``options``: of the cluster. Both ts are in the past.
+    """
+    span = {"startingCommitTs": str(after_ts), "endingCommitTs": str(upto_ts), "ops": "insert,update,delete", "readPartitions": "1"}
+    reader, found, count = ChangeReader({**options, **span}, None), dict[tuple[str, str], list[dict[str, Any]]](), 0
+    for row in (row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()):
+        images = [VariantVal(image["value"], image["metadata"]).toPython() for image in (row["before"], row["after"]) if image is not None]
+        found.setdefault((row["database"], row["table"]), []).extend(images)
+        count += len(images)
+        if count >= _MOST_IMAGES:
+            yield found
+            found, count = {}, 0
+    yield found
 
 
 class ChangeStreamReader(BinlogStreamReader):

@@ -1,7 +1,7 @@
 """A row that differs, and the SQL that would make the target's row right. Pure; nothing executes it."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -66,12 +66,12 @@ class Difference:
         return " AND ".join(_is(self.pair, i, row[i], flavour, keyed=bool(self.pair.key)) for i in places)
 
 
-def lookup_sql(pair: TablePair, side: TableSide, rows: Sequence[Row]) -> bytes:
-    """Read the rows that have the keys of ``rows``."""
+def lookup_sql(pair: TablePair, side: TableSide, keys: Collection[Row]) -> bytes:
+    """Read the rows that have these keys."""
     assert side.handle is not None
     forms = [pair.columns[place].form for place in pair.key]
-    keys = ([literal_of(form, row[place]) for form, place in zip(forms, pair.key, strict=True)] for row in rows)
-    each = (" AND ".join(f"{name} = {value}" for name, value in zip(side.handle.names, key, strict=True)) for key in keys)
+    literals = ([literal_of(form, value) for form, value in zip(forms, key, strict=True)] for key in keys)
+    each = (" AND ".join(f"{name} = {value}" for name, value in zip(side.handle.names, key, strict=True)) for key in literals)
     return f"SELECT {', '.join(side.reads)} FROM {side.label} WHERE {' OR '.join(f'({one})' for one in each)}".encode()
 
 

@@ -12,7 +12,7 @@ Promises: memory holds the rows of ``_FEW`` keys, or of ``_MOST_KEYLESS`` rows w
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
@@ -102,6 +102,15 @@ class TableReader:
         tally.rows += both[0].rows
         self._halve(within, both, tally, 0)
 
+    def compare_keys(self, keys: Collection[Row], tally: Tally) -> None:
+        """Compare the rows that have these keys, on either side. A server may find others for them, by its collation: they have keys of their own."""
+        tally.rows += len(keys)
+        seen = set[Row]()
+        for by, (session, side) in enumerate(self._sides()):
+            shown = {key: row for row in _read(session, lookup_sql(self.pair, side, keys)) if (key := self._key(row)) not in seen}
+            self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
+            seen |= shown.keys()
+
     def compare_all(self, tally: Tally) -> None:
         """Compare all rows, of which equal ones are counted."""
         if self.pair.upstream.sums:
@@ -164,7 +173,7 @@ class TableReader:
         """The rows of the other side with the same keys, in whichever range that side has them."""
         if not rows:
             return {}
-        return {self._key(row): row for row in _read(session, lookup_sql(self.pair, side, list(rows.values())))}
+        return {self._key(row): row for row in _read(session, lookup_sql(self.pair, side, rows.keys()))}
 
     def _key(self, row: Row) -> Row:
         return tuple(row[place] for place in self.pair.key)

@@ -11,7 +11,7 @@ the events may do other work between two rounds, or end.
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
@@ -45,7 +46,10 @@ class TableChanged(ApplyError):
     """A DDL has run while the table was read."""
 
 
-_AGAIN = TableChanged, RetryableApplyError, SnapshotCollected
+AGAIN = TableChanged, RetryableApplyError, SnapshotCollected
+"""Errors after which the same is read again at a newer S."""
+_AT_ONCE = 500
+"""Keys that are looked up by one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +160,20 @@ class Verification:
 
     def names(self) -> dict[TableName, int]:
         """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
-        session, keeps = self._stand().pairs[0].upstream, Intent.of(self.apply, {}).selection.tables.keeps
+        session = self._stand().pairs[0].upstream
         found = session.query("SELECT table_schema, table_name, table_type, table_rows FROM information_schema.tables ORDER BY 1, 2")
         names = {
             (as_text(schema), as_text(table)): int(rows or 0)
             for schema, table, kind, rows in found
             if as_text(kind).upper() not in _NO_TABLES
         }
-        return {
-            name: rows
-            for name, rows in names.items()
-            if name[0].lower() not in _OF_THE_SERVER and keeps(*name) and self._is_named(".".join(name))
-        }
+        return {name: rows for name, rows in names.items() if self.compares(name)}
 
-    def _is_named(self, name: str) -> bool:
-        return not self.patterns or any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns)
+    def compares(self, name: TableName) -> bool:
+        """Whether the settings replicate a table, and a pattern names it."""
+        label = ".".join(name).lower()
+        named = not self.patterns or any(fnmatch.fnmatchcase(label, pattern.lower()) for pattern in self.patterns)
+        return named and name[0].lower() not in _OF_THE_SERVER and Intent.of(self.apply, {}).selection.tables.keeps(*name)
 
     # One table.
 
@@ -183,7 +186,7 @@ class Verification:
                 found = self._next(name, self._stand(afresh=tries > 0), so_far)
             except ApplyError as error:
                 named = self._leave(error)
-                if not isinstance(named, _AGAIN) and error.errno not in _CHANGED:
+                if not isinstance(named, AGAIN) and error.errno not in _CHANGED:
                     raise (named or error) from error
                 tries, why = tries + 1, str(named)
                 _log.info("%s is read again: %s", label, why)
@@ -193,6 +196,28 @@ class Verification:
                 return
             tries = 0
         yield VerifiedTable(label, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+
+    def at(self) -> int:
+        """Stand at the newest S."""
+        return self._stand(afresh=True).at.ts
+
+    def changed(self, name: TableName, images: Iterable[Image]) -> VerifiedTable:
+        """Compare the rows of a table that have the keys of ``images``, which are rows before and after changes up to S.
+
+        Raises:
+            ApplyError: of ``AGAIN``, if the rows should be compared again at a newer S.
+        """
+        standing, tally, label = self._stand(), Tally(), ".".join(name)
+        pair = self._pair(name, standing)
+        if isinstance(pair, NotCompared):
+            return VerifiedTable(label, standing.at.ts, [pair])
+        if not pair.key:
+            return VerifiedTable(label, standing.at.ts, [NotCompared("it has no key by which changed rows are found", by_intent=True)])
+        keys = list(keys_of(pair, images))
+        for first in range(0, len(keys), _AT_ONCE):
+            TableReader(pair, standing.pairs[0]).compare_keys(keys[first : first + _AT_ONCE], tally)
+        self._require_no_ddl(standing)
+        return VerifiedTable(label, standing.at.ts, pair.left_out, tally)
 
     def _next(self, name: TableName, standing: StandingReaders, so_far: "_SoFar") -> Round | VerifiedTable:
         """Compare the next round of a table."""

@@ -3,6 +3,7 @@
     kind        a row for
     begin       a run; its words say what it compares
     part        the first rows of a table, which were equal, up to ``key``
+    changes     a look at the rows that had changed up to ``commit_ts``: how many there were, and how many differ
     table       a table: how many of its rows are equal, and how many differ
     left out    a table, or a column, that was not compared: its words say why
     missing, changed, extra     a row that differs, with both sides
@@ -138,6 +139,22 @@ class VerificationTable(AppendedTable):
             counts = {name: getattr(tally, name) for name in ("rows", "equal", "differing")}
             rows.append({"kind": "table", "words": words or None} | counts)
         self._write([about | row for row in rows])
+
+    def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
+        """The rows that had changed up to ``ts`` were compared."""
+        rows, differing = (sum(getattr(table.tally, name) for table in found if table.tally) for name in ("rows", "differing"))
+        self._write([{"kind": "changes", "commit_ts": ts, "rows": rows, "differing": differing, "words": self._compares}])
+
+    def changes_upto(self) -> int:
+        """The ts up to which changed rows were compared within a day; 0: none."""
+        try:
+            self.newest_batch()
+            found = self.found("SELECT commit_ts, words, recorded_at FROM t WHERE kind = 'changes'")
+        except FAULTS as error:
+            self.trouble = reason_of(error)
+            return 0
+        since = _now() - _AS_OLD
+        return max((row["commit_ts"] for row in found if row["words"] == self._compares and row["recorded_at"] > since), default=0)
 
     def end(self) -> None:
         """All tables were seen."""
