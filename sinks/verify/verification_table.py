@@ -182,7 +182,8 @@ class VerificationTable(AppendedTable):
         except FAULTS as error:
             self.trouble = reason_of(error)
             return Begun()
-        if not found or found[0]["words"] != self._compares or found[0]["recorded_at"] < _now() - _AS_OLD or found[-1]["kind"] == "end":
+        ended = any(row["kind"] == "end" for row in found)  # what has changed since is noted behind it
+        if not found or ended or found[0]["words"] != self._compares or found[0]["recorded_at"] < _now() - _AS_OLD:
             return Begun()
         return begun_of(found)
 

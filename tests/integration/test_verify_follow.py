@@ -3,8 +3,7 @@
 import contextlib
 import random
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,33 +224,36 @@ def test_what_changed_while_it_was_away_is_compared(
     monkeypatch.setattr(verify_follow, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(verify_follow, "PASS_SECONDS", 5.0)
     monkeypatch.setattr(standing, "SETTLE_SECONDS", 1.0)
+
+    def until(condition: Callable[[], bool], what: str = "") -> None:
+        """The mirror's clock goes on meanwhile."""
+        eventually(lambda: mirror.tick() and condition(), seconds=60, what=what, pause=0.1)
+
     with Replication(spark, config) as replication:
         ts = mirror.tick()
-        eventually(lambda: replication.reached(ts), seconds=60)
+        until(lambda: replication.reached(ts))
         with following(mirror, config) as (shown, _):
-            eventually(lambda: len(shown.tables) == len(KEYS) + 1, seconds=60, what="a pass")
+            until(lambda: len(shown.tables) == len(KEYS) + 1, "a pass")
             ts = mirror.change(lambda txn: txn.insert("shop.log", {"a": 1, "b": "x"}))
-            eventually(lambda: "0 rows had changed: equal" in " ".join(shown.said), seconds=30)
+            until(lambda: "0 rows had changed: equal" in " ".join(shown.said))
         ts = mirror.change(lambda txn: [txn.insert("shop.item", key_of(n, KEYS["item"]) | {"v": n, "w": "x"}) for n in range(300)])
-        eventually(lambda: replication.reached(ts), seconds=60)
+        until(lambda: replication.reached(ts))
         with following(mirror, config) as (shown, _):
-            eventually(lambda: shown.changed() == 300, seconds=60, what="the rows of the time between")
+            until(lambda: shown.changed() == 300, "the rows of the time between")
 
             def spoiled() -> bool:
                 """A row has changed, and is spoiled before the next look."""
-                ts = mirror.change(lambda txn: txn.update("shop.item", 2**63 + 7, {"v": random.getrandbits(31)}))
-                eventually(lambda: replication.reached(ts), seconds=60)
+                ts, looks = mirror.change(lambda txn: txn.update("shop.item", 2**63 + 7, {"v": random.getrandbits(31)})), len(shown.said)
+                until(lambda: replication.reached(ts))
                 run_sql(mariadb, f"UPDATE shop.item SET w = 'X' WHERE k0 = {2**63 + 7}")
-                time.sleep(1.5)
+                until(lambda: len(shown.said) > looks + 1)
                 return any(table.tally and table.tally.differing for table in shown.tables)
 
-            eventually(spoiled, seconds=60, what="a spoiled row found")
+            until(spoiled, "a spoiled row found")
             where = verification_dir(config.delta_dir)
-            eventually(lambda: (found := verified_at(where)) is not None and found.differing == ("shop.item",), seconds=30)
+            until(lambda: (found := verified_at(where)) is not None and found.differing == ("shop.item",), "it is recorded")
             assert not any(table.tally and table.tally.differing for table in shown.tables if table.name != "shop.item")
             run_sql(mariadb, f"UPDATE shop.item SET w = 'x' WHERE k0 = {2**63 + 7}")
-            eventually(lambda: (found := verified_at(where)) is not None and not found.differing, seconds=60, what="well again")
-    read = [
-        len(images) for found in changed_images(source_options(config), config.source.starting_commit_ts, ts) for images in found.values()
-    ]
-    assert sorted(read)[:2] == [1, 300]
+            until(lambda: (found := verified_at(where)) is not None and not found.differing, "well again")
+    changes = changed_images(source_options(config), config.source.starting_commit_ts, ts)
+    assert sorted(len(images) for found in changes for images in found.values()) == [1, 300]
