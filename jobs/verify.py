@@ -1,10 +1,8 @@
 """``tidb-binlog verify``: is the target the same as the upstream? Exact, beside a running Drainer. No JVM starts (docs/verify.md).
 
-Promises: nothing is written, on either side. Exit code 1: a row differs, or a table that should be compared could not be. Statements that would repair the target are
-printed and not executed.
+Promises: without ``--apply`` nothing is written, on either side. Exit code 1: a row differs, or a table that should be compared could not be.
 """
 
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepair, TableRepairs, findings_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.stream.report import plain
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -22,6 +20,8 @@ from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.verify.repair import Difference
+from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, VerifiedTable
 
@@ -29,23 +29,34 @@ from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, Ve
 def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     """Compare, and print what differs. ``upstream`` None: ``[spark.upstream]``."""
     options = parser(
-        "verify", "Compares every table of the target with the upstream, exactly, beside a running Drainer. Nothing is written."
+        "verify",
+        "Compares every table of the target with the upstream, exactly, beside a running Drainer. Without --apply nothing is written.",
     )
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="the Drainer's settings, with [spark.upstream]")
     options.add_argument("--tables", default="", metavar="PATTERN", help="only these tables, by their names upstream: shop.*,crm.user?")
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
+    add_switch(options, "--repair", what="print the SQL that makes the target's rows right")
+    add_switch(options, "--apply", what="execute it at the target, between two batches of the Drainer")
+    add_switch(
+        options,
+        "--others-stopped",
+        what="with --apply, after you have stopped who else wrote to the target: also tables with such findings",
+    )
     given = options.parsed(argv)
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], given.rate)
-    view = _JsonView(flavour) if given.json else _TextView(config, flavour)
+    view = _JsonView(flavour) if given.json else _TextView(config, flavour, with_sql=given.repair or given.apply)
     run.shows = view.progress
-    tables = list[VerifiedTable]()
+    repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
+    tables, differs = list[VerifiedTable](), False
     for table in run.run():
-        view.table(table)
+        result = repairs.repair(table) if repairs is not None and table.tally is not None else None
+        view.table(table, result)
         tables.append(table)
+        differs |= table.differs and not (result is not None and result.whole)
     view.end(tables)
-    return EXIT_FAILED if any(table.differs for table in tables) else 0
+    return EXIT_FAILED if differs else 0
 
 
 def verification(
@@ -75,15 +86,15 @@ def verification(
 
 
 class _TextView:
-    def __init__(self, config: DrainerConfig, flavour: Flavour) -> None:
-        self._config, self._flavour = config, flavour
+    def __init__(self, config: DrainerConfig, flavour: Flavour, *, with_sql: bool) -> None:
+        self._config, self._flavour, self._with_sql = config, flavour, with_sql
         self._live = sys.stderr.isatty()
 
     def progress(self, name: str, rows: int) -> None:
         if self._live:
             print(f"\r{plain(name)}: {rows:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def table(self, table: VerifiedTable) -> None:
+    def table(self, table: VerifiedTable, result: TableRepair | None) -> None:
         if self._live:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         for one in table.left_out:
@@ -93,14 +104,26 @@ class _TextView:
         at = f"at {table.ts} ({as_time(table.ts)})"
         found = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
         print(f"{plain(table.name)}: {tally.rows:,} rows {at}: {found}", flush=True)
-        if tally.differing and (count := _findings(self._config, table.name)):
+        if tally.differing and (count := len(findings_of(self._config, table.target))):
             print(f"  {count} findings of this table are recorded: ctl findings")
         for difference in tally.listed:
-            print(f"  -- {difference.kind}: {', '.join(f'{name} = {plain(value)}' for name, value in difference.key.items())}")
-            for statement in difference.sql(self._flavour):
+            print(f"  -- {_words(difference)}")
+            for statement in difference.sql(self._flavour) if self._with_sql else ():
                 print(f"  {plain(statement)};")
         if tally.unlisted:
             print(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
+        if result is not None and tally.differing:
+            self._result(result)
+
+    def _result(self, result: TableRepair) -> None:
+        if (done := result.done) is None:
+            print(f"  NOT repaired: {result.refused}")
+            return
+        print(
+            f"  repaired at {done.ts} ({as_time(done.ts)}): {sum(d.times for d in done.repaired):,} rows; {done.right:,} were right already"
+        )
+        for left in done.left:
+            print(f"  NOT repaired: {_words(left.difference)}: {plain(left.why)}")
 
     def end(self, tables: Sequence[VerifiedTable]) -> None:
         words = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
@@ -114,12 +137,17 @@ class _JsonView:
     def progress(self, name: str, rows: int) -> None:
         pass
 
-    def table(self, table: VerifiedTable) -> None:
+    def table(self, table: VerifiedTable, result: TableRepair | None) -> None:
         left_out = [{"why": one.words, "by_intent": one.by_intent} for one in table.left_out]
         found: dict[str, Any] = {"table": table.name, "commit_ts": table.ts, "compared": table.tally is not None, "not_compared": left_out}
         if (tally := table.tally) is not None:
             listed = [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in tally.listed]
             found |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
+        if result is not None and (done := result.done) is not None:
+            left = [{"key": one.difference.key, "why": one.why} for one in done.left]
+            found |= {"repaired": sum(d.times for d in done.repaired), "right_already": done.right, "not_repaired": left}
+        elif result is not None:
+            found |= {"repaired": 0, "refused": result.refused}
         print(json.dumps(found), flush=True)
 
     def end(self, tables: Sequence[VerifiedTable]) -> None:
@@ -132,8 +160,7 @@ def _total(tables: Sequence[VerifiedTable]) -> dict[str, int]:
     return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
 
 
-def _findings(config: DrainerConfig, name: str) -> int:
-    """How many findings of a table are recorded, as far as this machine knows."""
-    with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        return sum(row["table"] == name for row in recorded_findings(config))
-    return 0
+def _words(difference: Difference) -> str:
+    key = ", ".join(f"{name} = {plain(value)}" for name, value in difference.key.items())
+    changed = f" ({', '.join(map(plain, difference.changed))})" if difference.changed else ""
+    return f"{difference.kind}: {key}{changed}" + (f", {difference.times} times" if difference.times > 1 else "")

@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
-from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, SnapshotRecord, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
 
@@ -58,6 +58,10 @@ class VerifiedTable:
     """Columns that were not compared; without a tally the table."""
     tally: Tally | None = None
     """None: the table was not compared."""
+    target: str = ""
+    """Its name at the target, quoted; empty: it was not compared."""
+    began: SnapshotRecord | None = None
+    """The record at the first S, since which no DDL has run; None: it was not compared."""
 
     @property
     def differs(self) -> bool:
@@ -158,7 +162,7 @@ class Verification:
         else:
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-        return VerifiedTable(label, self._stand().at.ts, pair.left_out, tally)
+        return VerifiedTable(label, self._stand().at.ts, pair.left_out, tally, pair.target.label, standing.at)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
