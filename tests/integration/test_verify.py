@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
-from tests.support.verify_site import MARKS, VerifySite
+from tests.support.verify_site import MARKS, VerifySite, settings_file
 
 pytestmark = pytest.mark.mysql
 
@@ -384,34 +384,11 @@ def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pyt
 # The command.
 
 
-def settings(site: VerifySite, tmp_path: Path) -> Path:
-    target = site.config.target
-    file = tmp_path / "drainer.toml"
-    file.write_text(
-        f"""
-[syncer]
-db-type = "mysql"
-replicate-do-db = ["up"]
-[syncer.to]
-user = "{target.user}"
-password = "{target.password}"
-[syncer.to.checkpoint]
-schema = "{MARKS}"
-[spark]
-socket = "{target.socket}"
-[[spark.route]]
-db-name = "up"
-to-db = "down"
-"""
-    )
-    return file
-
-
 def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(site, 50)
     site.both("CREATE TABLE {}.other (id INT PRIMARY KEY)", "INSERT INTO {}.other VALUES (1)")
     site.sql("UPDATE down.t SET v = 'it''s' WHERE id = 6")
-    file = settings(site, tmp_path)
+    file = settings_file(site, tmp_path)
     site.hold()
     assert verify.main(["-config", str(file)], site.source) == 1
     said = capsys.readouterr().out
@@ -432,7 +409,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
 
 
 def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
-    file = settings(site, tmp_path)
+    file = settings_file(site, tmp_path)
     with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
         verify.main(["-config", str(file)])
     with pytest.raises(ConfigError, match="--rate is -1"):

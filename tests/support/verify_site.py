@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableRoute, TargetConfig
@@ -115,3 +116,27 @@ class VerifySite:
         for name in ("up", "down", MARKS):
             self.session.execute(f"DROP DATABASE IF EXISTS {name}")
         self.session.close()
+
+
+def settings_file(site: VerifySite, tmp_path: Path) -> Path:
+    """The settings of the site, as a file."""
+    target = site.config.target
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f"""
+[syncer]
+db-type = "mysql"
+replicate-do-db = ["up"]
+[syncer.to]
+user = "{target.user}"
+password = "{target.password}"
+[syncer.to.checkpoint]
+schema = "{MARKS}"
+[spark]
+socket = "{target.socket}"
+[[spark.route]]
+db-name = "up"
+to-db = "down"
+"""
+    )
+    return file
