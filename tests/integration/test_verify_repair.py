@@ -141,23 +141,35 @@ def test_rows_without_a_key(site: VerifySite) -> None:
 
 
 def test_rows_that_are_in_the_way_of_others(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row 1 has the value of row 2, which has that of row 3, and so on: each is right only after the next. Rows that have swapped theirs are named."""
+    """Row 2 has the value of row 1, row 3 that of row 2, and so on: each is right only after the next. Rows that have swapped theirs are named."""
     monkeypatch.setattr(repairing, "_TOGETHER", 2)
     filled(site, 9)
     site.sql(
-        "DELETE FROM down.t WHERE id = 6",
-        *(f"UPDATE down.t SET u = {number} WHERE id = {number - 1}" for number in range(6, 1, -1)),
+        "DELETE FROM down.t WHERE id = 1",
+        *(f"UPDATE down.t SET u = {number - 1} WHERE id = {number}" for number in range(2, 7)),
         "UPDATE down.t SET u = NULL WHERE id = 8",
         "UPDATE down.t SET u = 8 WHERE id = 9",
         "UPDATE down.t SET u = 9 WHERE id = 8",
     )
     done = repaired(site, site.table())
-    assert sorted(lines(done.repaired)) == [*((Kind.CHANGED, str(number)) for number in range(1, 6)), (Kind.MISSING, "6")]
+    assert sorted(lines(done.repaired)) == [*((Kind.CHANGED, str(number)) for number in range(2, 7)), (Kind.MISSING, "1")]
     assert [(*lines([left.difference]), left.why) for left in done.left] == [
         ((Kind.CHANGED, "8"), "Duplicate entry '8' for key 'u'"),
         ((Kind.CHANGED, "9"), "Duplicate entry '9' for key 'u'"),
     ]
     assert lines(site.table().tally.listed) == [(Kind.CHANGED, "8"), (Kind.CHANGED, "9")]
+
+
+def test_keys_that_a_collation_takes_for_one(site: VerifySite) -> None:
+    site.both("CREATE TABLE {}.t (k VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT)", "INSERT INTO {}.t VALUES ('b', 1)")
+    site.sql("INSERT INTO up.t VALUES ('a', 1)", "INSERT INTO down.t VALUES ('A', 1)")
+    found = site.table()
+    missing = found.tally.differences.pop((b"a",))
+    done = repaired(site, found)
+    assert (lines(done.repaired), done.right, done.left) == ([(Kind.EXTRA, "'A'")], 0, [])
+    found.tally.differences = {(b"a",): missing}
+    done = repaired(site, found)
+    assert (lines(done.repaired), done.right, same(site)) == ([(Kind.MISSING, "'a'")], 0, True)
 
 
 def test_a_row_that_the_target_makes_another_one_is_named_and_left(site: VerifySite) -> None:
