@@ -35,7 +35,7 @@ LOCKED = "another transaction of the target locks the row or the table: end it, 
 
 
 @dataclass(frozen=True, slots=True)
-class LeftRow:
+class Unrepaired:
     """A row that still differs."""
 
     difference: Difference
@@ -52,7 +52,7 @@ class RepairedTable:
     """As executed."""
     right: int = 0
     """Differences whose rows were right already."""
-    left: list[LeftRow] = field(default_factory=list)
+    left: list[Unrepaired] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Repairing:
         result.ts = done.ts or result.ts
         result.repaired += done.repaired
         result.right += len(seen) - len(repaired) - len(left)
-        result.left += [LeftRow(seen[identity], why) for identity, why in left.items()]
+        result.left += [Unrepaired(seen[identity], why) for identity, why in left.items()]
 
     def _tried(self, pair: TablePair, rows: Mapping[Row, Row], ddls: tuple[int, int]) -> _Attempt:
         try:
