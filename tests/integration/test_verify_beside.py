@@ -169,7 +169,7 @@ def test_equal_while_it_is_written(stream: BootstrappedStream, mariadb: PrivateM
     repairing = Repairing(Readers(stream._config, stream.upstream.cluster_id, stream.mirror.reader(Here), 1))
     with Workload(stream, 8) as work, Ticks(stream):
         batches = work.batches
-        for table in spoiled.values():
+        for table in (spoiled[name] for name in ("log", "named", "types")):
             eventually(lambda batches=batches: work.batches > batches)
             done, batches = repairing.repair(table), work.batches
             assert (len(done.repaired), done.left, done.ts > table.ts) == (len(table.tally.listed), [], True)
