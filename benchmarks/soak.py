@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
-from pyspark_tidb_binlog.jobs.stream.replication import Replication, findings_dir
+from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
@@ -110,7 +110,7 @@ def look(spark: SparkSession, config: DrainerConfig, work_dir: Path) -> Look:
             f"{name} open": part.files,
             f"{name} threads": part.threads,
         }
-    delta, beside = Path(config.delta_dir), Path(findings_dir(config))
+    delta, beside = Path(config.delta_dir), Path(config.findings_dir)
     for name, root, skipped in (
         ("checkpoint-dir", Path(config.checkpoint_dir), ""),
         ("spark.local.dir", work_dir / "local", ""),

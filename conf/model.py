@@ -425,6 +425,11 @@ class DrainerConfig:
     kafka: KafkaConfig = nested("syncer.to", KafkaConfig)
     files: FileConfig = nested("syncer.to", FileConfig)
 
+    @property
+    def findings_dir(self) -> str:
+        """Path or URI of the Delta table ``findings``: next to that of ``checkpoint``, which must contain nothing else."""
+        return self.delta_dir.rstrip("/") + "-findings"
+
     def __post_init__(self) -> None:
         require_logging(self.log_level, self.log_format)
         require_parsed(self, "delta_retention", days_or_duration, "spark.")

@@ -1,7 +1,7 @@
 """``tidb-binlog verify``: is the target the same as the upstream? Exact, beside a running Drainer. No JVM starts (docs/verify.md).
 
-Promises: nothing is written, on either side. Exit code 1: a row differs, a table that should be compared could not be, or not all tables were seen. Statements that would repair the target are
-printed and not executed. What was found is in the Delta table ``verification``; a run that was ended is continued there.
+Promises: without ``--apply`` nothing is written, on either side. Exit code 1: a row differs, a table that should be compared could not be, or not all tables were seen.
+What was found is in the Delta table ``verification``; a run that was ended is continued there.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs, findings_of
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView, total_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
@@ -24,6 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
@@ -35,25 +36,33 @@ _STOPPED = "ended before all tables were seen: the same command goes on here"
 
 def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     """Compare, and print what differs. ``upstream`` None: ``[spark.upstream]``."""
-    options = parser(
-        "verify", "Compares every table of the target with the upstream, exactly, beside a running Drainer. Nothing is written."
-    )
+    options = parser("verify", "Compares every table of the target with the upstream, exactly, beside a running Drainer.")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="the Drainer's settings, with [spark.upstream]")
     options.add_argument("--tables", default="", metavar="PATTERN", help="only these tables, by their names upstream: shop.*,crm.user?")
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
     add_switch(options, "--afresh", what="do not continue a run that was ended")
     add_switch(options, "--follow", what="go on until it is stopped: each minute what has changed, and all tables once an hour")
+    add_switch(options, "--repair", what="print the SQL that makes the target's rows right")
+    add_switch(options, "--apply", what="execute it at the target, between two batches of the Drainer")
+    add_switch(
+        options,
+        "--others-stopped",
+        what="with --apply, after you have stopped who else wrote to the target: also tables with such findings",
+    )
     given = options.parsed(argv)
+    if given.follow and given.apply:
+        options.error("--follow and --apply: a repair is one run; give one of them")
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], rate)
     retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
     record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
+    repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
     with contextlib.closing(run):
         about = {".".join(name): rows for name, rows in run.names().items()}
-        view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr)
+        view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr, with_sql=given.repair or given.apply)
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
@@ -64,14 +73,14 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
             view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
         run.equal, run.done = begun.parts, begun.tables.keys()
         tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
-        whole = _taken(config, run, view, record, tables, stop)
+        well = _taken(config, run, view, record, repairs, tables, stop)
     if record.trouble:
         print(f"not recorded in {record.uri}: {record.trouble}", file=sys.stderr)
-    if not whole:
+    if stop.is_set():
         view.say(_STOPPED)
         return EXIT_FAILED
     view.end(total_of(tables))
-    return EXIT_FAILED if any(table.differs for table in tables) else 0
+    return 0 if well else EXIT_FAILED
 
 
 def _taken(
@@ -79,10 +88,12 @@ def _taken(
     run: Verification,
     view: VerifiedView,
     record: VerificationTable,
+    repairs: TableRepairs | None,
     tables: list[VerifiedTable],
     stop: threading.Event,
 ) -> bool:
-    """Show and record what a run finds; False: it was asked to stop before its end."""
+    """Show, repair and record what a run finds, and add it to ``tables``; whether nothing differs now."""
+    well = True
     try:
         for found in run.run():
             if isinstance(found, Round):
@@ -90,13 +101,16 @@ def _taken(
                 record.note_part(found)
             else:
                 words = _explained(config, found)
-                view.table(found, words)
-                record.note_table(found, words)
+                result = repairs.repair(found) if repairs is not None and found.tally is not None else None
+                repaired = result is not None and result.whole
+                view.table(found, words, result)
+                record.note_table(found, words, repaired=repaired)
                 tables.append(found)
+                well &= repaired or not found.differs
             if stop.is_set():
                 return False
         record.end()
-        return True
+        return well
     finally:
         record.flush()
 
@@ -129,9 +143,5 @@ def verification(
 
 def _explained(config: DrainerConfig, found: VerifiedTable) -> str:
     """What is recorded of a table that differs, as far as this machine knows."""
-    if found.tally is None or not found.tally.differing:
-        return ""
-    with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        count = sum(row["table"] == found.name for row in recorded_findings(config))
-        return f"{count} findings of this table are recorded: ctl findings" if count else ""
-    return ""
+    count = len(findings_of(config, found.target)) if found.tally is not None and found.tally.differing else 0
+    return f"{count} findings of this table are recorded: ctl findings" if count else ""

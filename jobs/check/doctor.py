@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.check.node_look import asked, look
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, finding_lines
 from pyspark_tidb_binlog.jobs.check.preflight import TargetCheck, TargetSeen, UpstreamCheck
-from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
@@ -262,7 +262,7 @@ def _disks(config: DrainerConfig) -> tuple[Disk, ...]:
 
 
 def _findings(config: DrainerConfig) -> tuple[int, str]:
-    rows = recorded_findings(config)
+    rows = open_findings(recorded_findings(config))
     return len(rows), [*finding_lines(rows, 1, config.apply.log_row_data)][-1] if rows else ""
 
 

@@ -8,7 +8,7 @@ wrong result.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +19,7 @@ import pyarrow.parquet as parquet
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
+from pyspark_tidb_binlog.schemas.findings import FindingKind
 
 _COLUMNS = ("kind", "table", "commit_ts", "key", "wanted", "found", "words", "recorded_at")
 
@@ -30,10 +31,9 @@ def recorded_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
         ConfigError: the table is not on this machine's file system.
         NotUsableYet: no Drainer has run with these settings.
     """
-    uri = config.delta_dir.rstrip("/")
-    place, directory = local_path(uri), local_path(f"{uri}-findings")
+    place, directory = local_path(config.delta_dir), local_path(config.findings_dir)
     if place is None or directory is None:
-        raise ConfigError(f"the Delta table {uri}-findings is not on this machine's file system: read it with Spark")
+        raise ConfigError(f"the Delta table {config.findings_dir} is not on this machine's file system: read it with Spark")
     table = read_table(directory, _COLUMNS)
     if table is None and not place.exists():
         raise NotUsableYet(
@@ -41,6 +41,38 @@ def recorded_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
         )
     rows: Sequence[dict[str, Any]] = [] if table is None else table.to_pylist()
     return rows
+
+
+_CLOSED_BY_REPAIR = (FindingKind.ROWS, FindingKind.VALUE)
+
+
+class Repairs:
+    """The rows of kind ``repaired`` among all rows. Pure."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """All rows of the table ``findings``."""
+        self._upto = dict[tuple[str, str], int]()
+        for row in rows:
+            if row["kind"] == FindingKind.REPAIRED:
+                place = row["table"], row["key"] or ""
+                self._upto[place] = max(self._upto.get(place, 0), row["commit_ts"])
+
+    def repaired_at(self, row: Mapping[str, Any]) -> int:
+        """The timestamp at which what the finding is about was made right; 0: it is open, or was found at a later one."""
+        if row["kind"] not in _CLOSED_BY_REPAIR:
+            return 0
+        upto = max(self._upto.get((row["table"], key), 0) for key in ("", row["key"] or ""))
+        return upto if upto >= (row["commit_ts"] or 0) else 0
+
+    def is_open(self, row: Mapping[str, Any]) -> bool:
+        """Whether the finding still matters."""
+        return row["kind"] != FindingKind.REPAIRED and not self.repaired_at(row)
+
+
+def open_findings(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Those of ``rows`` that no repair has closed."""
+    repairs = Repairs(rows)
+    return [row for row in rows if repairs.is_open(row)]
 
 
 _ATTEMPTS = 3

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from pyspark_tidb_binlog.conf.units import duration_in_words
+from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepair
 from pyspark_tidb_binlog.jobs.stream.report import plain
 from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.verify.repair import Difference
 from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
 
 _BAR = 24
@@ -25,8 +27,8 @@ class VerifiedView(Protocol):
     def round(self, found: Round) -> None:
         """A part of a table was compared."""
 
-    def table(self, found: VerifiedTable, words: str) -> None:
-        """A table was compared. ``words``: what may explain that it differs."""
+    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
+        """A table was compared. ``words``: what may explain that it differs. ``result``: of its repair."""
 
     def end(self, total: Mapping[str, int]) -> None:
         """All tables were seen."""
@@ -35,9 +37,9 @@ class VerifiedView(Protocol):
 class TextView:
     """Lines, and below them on a terminal how far it is."""
 
-    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO) -> None:
-        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal."""
-        self._flavour, self._about = flavour, about
+    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO, *, with_sql: bool = False) -> None:
+        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal. ``with_sql``: with what repairs a row."""
+        self._flavour, self._about, self._with_sql = flavour, about, with_sql
         self._place = InPlace(out) if draws(out, os.environ) else None
         self._seen, self._rows, self._differing = 0, 0, 0
         self._since = time.monotonic()
@@ -52,11 +54,14 @@ class TextView:
             frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), self._rate(found.tally.rows))
             self._place.show(lambda columns, lines: frame[: columns - 1])
 
-    def table(self, found: VerifiedTable, words: str) -> None:
+    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
         """See ``VerifiedView``."""
         self._seen += 1
         self._rows += found.tally.rows if found.tally else 0
-        self._above("\n".join(map(plain, table_lines(found, words, self._flavour))))
+        lines = table_lines(found, words, self._flavour, with_sql=self._with_sql)
+        if result is not None and found.tally is not None and found.tally.differing:
+            lines += repair_lines(result)
+        self._above("\n".join(map(plain, lines)))
 
     def end(self, total: Mapping[str, int]) -> None:
         """See ``VerifiedView``."""
@@ -86,7 +91,7 @@ class JsonView:
     def round(self, found: Round) -> None:
         """See ``VerifiedView``."""
 
-    def table(self, found: VerifiedTable, words: str) -> None:
+    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
         """See ``VerifiedView``."""
         left_out = [{"why": one.words, "by_intent": one.by_intent} for one in found.left_out]
         shown: dict[str, Any] = {"table": found.name, "commit_ts": found.ts, "compared": found.tally is not None, "not_compared": left_out}
@@ -95,6 +100,11 @@ class JsonView:
             shown |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
         if words:
             shown["explained"] = words
+        if result is not None and (done := result.done) is not None:
+            left = [{"key": one.difference.key, "why": one.why} for one in done.left]
+            shown |= {"repaired": sum(d.times for d in done.repaired), "right_already": done.right, "not_repaired": left}
+        elif result is not None:
+            shown |= {"repaired": 0, "refused": result.refused}
         print(json.dumps(shown), flush=True)
 
     def end(self, total: Mapping[str, int]) -> None:
@@ -112,7 +122,7 @@ def total_of(tables: Sequence[VerifiedTable]) -> dict[str, int]:
     return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
 
 
-def table_lines(found: VerifiedTable, words: str, flavour: Flavour) -> list[str]:
+def table_lines(found: VerifiedTable, words: str, flavour: Flavour, *, with_sql: bool) -> list[str]:
     """What is said of a table. Pure."""
     name = found.name
     lines = [f"{name}: {'' if one.by_intent else 'NOT AS IT SHOULD BE: '}not compared: {one.words}" for one in found.left_out]
@@ -123,11 +133,29 @@ def table_lines(found: VerifiedTable, words: str, flavour: Flavour) -> list[str]
     if words and tally.differing:
         lines.append(f"  {words}")
     for difference in tally.listed:
-        lines.append(f"  -- {difference.kind}: {', '.join(f'{column} = {value}' for column, value in difference.key.items())}")
-        lines += [f"  {statement};" for statement in difference.sql(flavour)]
+        lines.append(f"  -- {difference_line(difference)}")
+        lines += [f"  {statement};" for statement in difference.sql(flavour) if with_sql]
     if tally.unlisted:
         lines.append(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
     return lines
+
+
+def repair_lines(result: TableRepair) -> list[str]:
+    """What is said of a repair. Pure."""
+    if (done := result.done) is None:
+        return [f"  NOT repaired: {result.refused}"]
+    rows = sum(difference.times for difference in done.repaired)
+    return [
+        f"  repaired at {done.ts} ({as_time(done.ts)}): {rows:,} rows; {done.right:,} were right already",
+        *(f"  NOT repaired: {difference_line(left.difference)}: {left.why}" for left in done.left),
+    ]
+
+
+def difference_line(difference: Difference) -> str:
+    """What is said of a row that differs. Pure."""
+    key = ", ".join(f"{name} = {value}" for name, value in difference.key.items())
+    changed = f" ({', '.join(difference.changed)})" if difference.changed else ""
+    return f"{difference.kind}: {key}{changed}" + (f", {difference.times} times" if difference.times > 1 else "")
 
 
 def progress_line(found: Round, about: int, seen: int, tables: int, rate: float) -> str:

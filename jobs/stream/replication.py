@@ -81,11 +81,6 @@ _VERIFIED_SECONDS = 30.0
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
 
-def findings_dir(config: DrainerConfig) -> str:
-    """Directory of the Delta table ``findings``: next to that of ``checkpoint``, which must contain nothing else."""
-    return config.delta_dir.rstrip("/") + "-findings"
-
-
 class Replication:
     """One Drainer's stream."""
 
@@ -221,7 +216,7 @@ class Replication:
         )
         app_id, retention = str(self._query.id), days_or_duration(config.delta_retention)
         self._delta = DeltaCheckpoint(
-            DeltaRows(config.delta_dir, app_id, self._sink.target, retention), DeltaFindings(findings_dir(config), app_id, retention)
+            DeltaRows(config.delta_dir, app_id, self._sink.target, retention), DeltaFindings(config.findings_dir, app_id, retention)
         )
         self._delta.fill_up(found.commit_ts, found.schema_version, found.consistent)
         self._reported_ts = max(self._reported_ts, found.commit_ts)

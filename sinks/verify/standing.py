@@ -7,6 +7,8 @@
 
 At a TiDB all readers of the target set ``tidb_snapshot`` to one timestamp; no lock is needed.
 
+    a repair            holds the lease row for one transaction, and reads upstream at the S that the record in it says (``holding``)
+
 Promises: nothing is written. The lock never waits, so no part of a batch waits behind it. A reader holds a table's metadata lock for one ``unlocked`` block.
 """
 
@@ -38,6 +40,7 @@ _SECONDS = 3600.0
 """How long one answer may take: that for a table without a key is about all of its rows."""
 _IDLE_SECONDS = 600.0
 """After how long the target closes a reader that nobody uses, which may have a snapshot."""
+_BUSY = "a transaction that writes is always open"
 _TAKEN = frozenset({1205, 3572})
 """The row is locked: MariaDB, MySQL."""
 _SNAPSHOT = "START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT"
@@ -51,6 +54,8 @@ STATEMENTS: dict[Flavour, tuple[str, str]] = {
 LOCK = "SELECT life FROM {lease} WHERE cluster_id = %s"
 NO_WAIT = " FOR UPDATE NOWAIT"
 """Not at a TiDB."""
+SHORTLY = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+"""Whoever makes the holder of the lease row wait, by a lock on another row, makes the stream wait. Not at a TiDB."""
 NOW = "SELECT @@tidb_current_ts"
 DDLS = "SELECT COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', job_id, state, commit_ts, began, ended))), 0) FROM {ddls} WHERE cluster_id = %s"
 UNSETTLED = "SELECT job_id, state FROM {ddls} WHERE cluster_id = %s AND job_id <> 0 AND state <> %s AND (state = %s OR commit_ts > %s OR (early = 1 AND version > %s)) LIMIT 1"
@@ -85,6 +90,15 @@ class StandingReaders:
     newest: Session
     """Reads what there is now at the target."""
     opened_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTarget:
+    """A transaction at the target that holds the lease row, and a reader of the upstream at the same S."""
+
+    at: SnapshotRecord
+    upstream: Session
+    target: Session
 
 
 class Readers:
@@ -133,41 +147,79 @@ class Readers:
         ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])
         return int(count), int(total)
 
+    @contextmanager
+    def holding(self) -> Iterator[HeldTarget]:
+        """The target while it is a copy and the stream writes nothing. The block commits its transaction, or rolls it back.
+
+        Raises:
+            NotUsableYet: as ``standing``.
+            SnapshotCollected: as ``standing``.
+        """
+        with connect(self._config.target, self._config.apply) as session:
+            if session.flavour is not Flavour.TIDB:
+                session.execute(SHORTLY)
+            at = self._held(session)
+            with self._source.at(at.ts) as upstream:
+                yield HeldTarget(at, upstream, session)
+
+    def _held(self, session: Session) -> SnapshotRecord:
+        until = time.monotonic() + SETTLE_SECONDS
+        while True:
+            words, wait = _BUSY, _MOMENT
+            if self._locked(session):
+                at = self._record(session)
+                if not at.unsettled:
+                    return at
+                words, wait = at.unsettled, 10 * _MOMENT
+            session.rollback()
+            self._wait(until, words, wait)
+
     def _stood(self, newest: Session, targets: Sequence[Session]) -> SnapshotRecord:
         until = time.monotonic() + SETTLE_SECONDS
         for session in targets:
             session.execute(STATEMENTS[session.flavour][0])
         while True:
-            words, wait = "a transaction that writes is always open", _MOMENT
+            words, wait = _BUSY, _MOMENT
             if self._take(newest, targets):
                 found = {self._read(session) for session in targets}
                 words, wait = next((at.unsettled for at in found if at.unsettled), ""), 10 * _MOMENT
                 if len(found) == 1 and not words:
                     return found.pop()
-            if time.monotonic() > until:
-                raise NotUsableYet(
-                    f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words or 'its snapshots differ'}. Verify when the Drainer has finished "
-                    "this. If the Drainer is stopped, start it"
-                )
-            self._pause(wait)
+            self._wait(until, words or "its snapshots differ", wait)
+
+    def _wait(self, until: float, words: str, seconds: float) -> None:
+        if time.monotonic() > until:
+            raise NotUsableYet(
+                f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words}. Verify when the Drainer has finished this. If the Drainer is "
+                "stopped, start it"
+            )
+        self._pause(seconds)
 
     def _take(self, newest: Session, targets: Sequence[Session]) -> bool:
         """Take the snapshots while no transaction that writes is open; False: one is."""
-        newest.execute("BEGIN")
         try:
-            rows = newest.query(self._lock + ("" if newest.flavour is Flavour.TIDB else NO_WAIT), [self._cluster_id])
-            if not rows or rows[0][0] == lease.PROMOTED:
-                why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it"
-                raise ConfigError(f"the target is no copy of an upstream: {why} (cluster {self._cluster_id})")
+            if not self._locked(newest):
+                return False
             ts = newest.query(NOW)[0][0] if newest.flavour is Flavour.TIDB else 0
             for session in targets:
                 session.execute(STATEMENTS[session.flavour][1].format(ts=ts))
+        finally:
+            newest.rollback()
+        return True
+
+    def _locked(self, session: Session) -> bool:
+        """Begin a transaction that has the lease row, so that no transaction that writes is open; False: one is."""
+        session.execute("BEGIN")
+        try:
+            # At a TiDB the later one of two transactions with the lease row fails when it commits.
+            rows = session.query(self._lock + (" FOR UPDATE" if session.flavour is Flavour.TIDB else NO_WAIT), [self._cluster_id])
         except ApplyError as error:
             if error.errno not in _TAKEN:
                 raise
             return False
-        finally:
-            newest.rollback()
+        if not rows or rows[0][0] == lease.PROMOTED:
+            why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it"
+            raise ConfigError(f"the target is no copy of an upstream: {why} (cluster {self._cluster_id})")
         return True
 
     def _read(self, session: Session) -> SnapshotRecord:

@@ -12,14 +12,14 @@ Promises: memory holds the rows of ``_FEW`` keys, or of ``_MOST_KEYLESS`` rows w
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, canonical
-from pyspark_tidb_binlog.sinks.verify.repair import Difference, Kind, Row, lookup_sql
+from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED
+from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row, by_kind, canonical_row, compared, counted, identity_of, lookup_sql
 from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
@@ -72,7 +72,7 @@ class Tally:
     @property
     def listed(self) -> list[Difference]:
         """The differences, those first whose rows are in the way of others."""
-        return sorted(self.differences.values(), key=lambda d: list(Kind).index(d.kind))
+        return by_kind(self.differences.values())
 
     def add(self, other: "Tally") -> None:
         """Take in another part of the table."""
@@ -107,7 +107,9 @@ class TableReader:
         tally.rows += len(keys)
         seen = set[Row]()
         for by, (session, side) in enumerate(self._sides()):
-            shown = {key: row for row in _read(session, lookup_sql(self.pair, side, keys)) if (key := self._key(row)) not in seen}
+            shown = {
+                key: row for row in _read(session, lookup_sql(self.pair, side, keys)) if (key := identity_of(self.pair, row)) not in seen
+            }
             self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
             seen |= shown.keys()
 
@@ -127,7 +129,8 @@ class TableReader:
             elif one != other:
                 tally.unlisted += max(one.rows, other.rows)
         if listed:
-            self._compare_counted([self._counted(session, side, listed) for session, side in self._sides()], tally)
+            wanted, found = (self._counted(session, side, listed) for session, side in self._sides())
+            self._compare_counted(wanted, found, tally)
 
     def _sides(self) -> tuple[tuple[Session, TableSide], ...]:
         return (self.readers.upstream, self.pair.upstream), (self.readers.target, self.pair.target)
@@ -155,7 +158,7 @@ class TableReader:
             self._halve(KeyRange("", within.begin, middle), left, tally, by)
             self._halve(KeyRange("", middle, within.end), (sums[0] - left[0], sums[1] - left[1]), tally, by)
         else:
-            shown = {self._key(row): row for row in _read(session, side.rows_sql(within))}
+            shown = {identity_of(self.pair, row): row for row in _read(session, side.rows_sql(within))}
             self._compare_rows(shown, self._with_keys_of(shown, *self._sides()[1 - by]), tally, by)
             if by == 0:
                 self._halve(within, sums, tally, 1)
@@ -165,72 +168,55 @@ class TableReader:
     def _compare_rows(self, shown: dict[Row, Row], others: dict[Row, Row], tally: Tally, by: int) -> None:
         for key, row in shown.items():
             wanted, found = (row, others.get(key)) if by == 0 else (others.get(key), row)
-            if self._canonical(wanted) != self._canonical(found):
-                columns = tuple(place for place in range(len(self.pair.columns)) if self._differs(place, wanted, found))
-                tally.differences[key] = Difference(self.pair, wanted, found, columns)
+            if (difference := compared(self.pair, wanted, found)) is not None:
+                tally.differences[key] = difference
 
     def _with_keys_of(self, rows: dict[Row, Row], session: Session, side: TableSide) -> dict[Row, Row]:
         """The rows of the other side with the same keys, in whichever range that side has them."""
         if not rows:
             return {}
-        return {self._key(row): row for row in _read(session, lookup_sql(self.pair, side, rows.keys()))}
-
-    def _key(self, row: Row) -> Row:
-        return tuple(row[place] for place in self.pair.key)
-
-    def _canonical(self, row: Row | None) -> Row | None:
-        return None if row is None else tuple(canonical(c.form, value) for c, value in zip(self.pair.columns, row, strict=True))
-
-    def _differs(self, place: int, one: Row | None, other: Row | None) -> bool:
-        form = self.pair.columns[place].form
-        return one is None or other is None or canonical(form, one[place]) != canonical(form, other[place])
+        return {identity_of(self.pair, row): row for row in _read(session, lookup_sql(self.pair, side, rows.keys()))}
 
     # Sums of rows that a server cannot make.
 
     def _summed_here(self, session: Session, side: TableSide, within: KeyRange) -> RangeSum:
         rows = total = 0
         for row in _read(session, side.rows_sql(within)):
-            rows, total = rows + 1, total + COUNTED + _hash(self._canonical(row))
+            rows, total = rows + 1, total + COUNTED + _hash(canonical_row(self.pair, row))
         return RangeSum(rows, total)
 
     def _buckets(self, session: Session, side: TableSide) -> list[RangeSum]:
         """All rows, summed up by the end of their hash."""
         rows, totals = [0] * _BUCKETS, [0] * _BUCKETS
         for row in _read(session, side.rows_sql(EVERYTHING)):
-            found = _hash(self._canonical(row))
+            found = _hash(canonical_row(self.pair, row))
             rows[found % _BUCKETS] += 1
             totals[found % _BUCKETS] += found
         return list(map(RangeSum, rows, totals))
 
-    def _counted(self, session: Session, side: TableSide, listed: set[int]) -> tuple[Counter[Row], dict[Row, Row]]:
-        """How often each row of some buckets is there, by its canonical form, and a row of each form."""
-        counts, examples = Counter[Row](), dict[Row, Row]()
-        for row in _read(session, side.rows_sql(EVERYTHING)):
-            form = self._canonical(row)
-            assert form is not None
-            if _hash(form) % _BUCKETS in listed:
-                counts[form] += 1
-                examples[form] = row
-        return counts, examples
+    def _counted(self, session: Session, side: TableSide, listed: set[int]) -> Counter[Row]:
+        """How often each row of some buckets is there."""
+        rows = _read(session, side.rows_sql(EVERYTHING))
+        return Counter(row for row in rows if _hash(canonical_row(self.pair, row)) % _BUCKETS in listed)
 
-    def _compare_counted(self, sides: Sequence[tuple[Counter[Row], dict[Row, Row]]], tally: Tally) -> None:
-        (wanted, upstream), (found, target) = sides
-        places = tuple(range(len(self.pair.columns)))
-        for form in sorted((wanted - found) + (found - wanted), key=repr):
-            more = wanted[form] - found[form]
+    def _compare_counted(self, wanted: Counter[Row], found: Counter[Row], tally: Tally) -> None:
+        for difference in counted(self.pair, wanted, found):
             if tally.is_full:
-                tally.unlisted += abs(more)
-            elif more > 0:
-                tally.differences[form] = Difference(self.pair, upstream[form], None, places, more)
+                tally.unlisted += difference.times
             else:
-                tally.differences[form] = Difference(self.pair, None, target[form], places, -more)
+                tally.differences[difference.row] = difference
+
+
+def rows_of(session: Session, sql: bytes) -> Iterator[Row]:
+    """The rows of an answer, each value as ``read_as`` has it."""
+    with session.stream(sql) as blocks:
+        for block in blocks:
+            yield from zip(*(column.to_pylist() for column in block), strict=True)
 
 
 def _read(session: Session, sql: bytes) -> Iterator[Row]:
-    """The rows of an answer, each value as ``read_as`` has it."""
-    with unlocked(session), session.stream(sql) as blocks:
-        for block in blocks:
-            yield from zip(*(column.to_pylist() for column in block), strict=True)
+    with unlocked(session):
+        yield from rows_of(session, sql)
 
 
 def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:
@@ -239,7 +225,6 @@ def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:
     return RangeSum(int(rows), int(total or 0))
 
 
-def _hash(row: Row | None) -> int:
-    assert row is not None
+def _hash(row: Row) -> int:
     whole_row = b"".join(b"N" if value is None else b"%d:%b" % (len(value), value) for value in row)
     return int.from_bytes(hashlib.sha1(whole_row, usedforsecurity=False).digest()[:8], "big")

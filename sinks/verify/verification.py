@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, RetryableApplyError, SnapshotCollected
@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
-from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, SnapshotRecord, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
 
@@ -64,6 +64,10 @@ class VerifiedTable:
     """Columns that were not compared; without a tally the table."""
     tally: Tally | None = None
     """None: the table was not compared."""
+    target: str = ""
+    """Its name at the target, quoted; empty: it was not compared."""
+    began: SnapshotRecord | None = None
+    """The record at the last S, with the first S as its ``ts``; None: it was not compared."""
 
     @property
     def differs(self) -> bool:
@@ -97,6 +101,8 @@ class EqualRows:
     end: Key
     """Exclusive; empty: none are."""
     rows: int
+    ts: int = 0
+    """The first S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,7 @@ class Verification:
             tally = Tally()
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-            return VerifiedTable(label, ts, pair.left_out, tally)
+            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, standing.at)
         since = time.monotonic()
         ranges = list(self._ranges(pair, so_far.end, standing))
         parts = self._compared(pair, ranges, standing, tally)
@@ -243,7 +249,7 @@ class Verification:
         self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
         if so_far.end:
             return Round(label, ts, tally, so_far.equal)
-        return VerifiedTable(label, ts, pair.left_out, tally)
+        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, replace(standing.at, ts=so_far.equal.ts))
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
@@ -290,22 +296,22 @@ class _SoFar:
         """With which the pair was made."""
         self.pair: TablePair | None = None
         self.tally = Tally(rows=equal.rows if equal else 0)
-        self.equal = equal or EqualRows((), (), 0)
+        self.equal = equal or EqualRows((), (), 0, 0)
         self.end = self.equal.end
         """Of what is compared, exclusive."""
 
     def goes_on(self, standing: StandingReaders, pair: TablePair) -> None:
-        """The next rounds are read by these readers. Ranges of another key say nothing of this one's."""
+        """The next rounds are read by these readers. Ranges of another key say nothing of this one's, and differences of other columns nothing of these."""
         columns = [pair.columns[place] for place in pair.key]
         key = [f"{one.name} {one.type} {one.collation}" for column in columns for one in (column.upstream, column.target)]
-        if list(self.equal.key) != key:
-            self.equal, self.end, self.tally = EqualRows(key, (), 0), (), Tally()
+        if list(self.equal.key) != key or (self.tally.differing and self.pair != pair):
+            self.equal, self.end, self.tally = EqualRows(key, (), 0, standing.at.ts), (), Tally()
         self.standing, self.pair = standing, pair
 
     def add(self, parts: Sequence[Tally], ranges: Sequence[KeyRange]) -> None:
         """A round is over."""
         for part, within in zip(parts, ranges, strict=True):
             if self.end == self.equal.end and part.differences.keys() <= self.tally.differences.keys() and not part.unlisted:
-                self.equal = EqualRows(self.equal.key, within.end, self.equal.rows + part.rows)
+                self.equal = replace(self.equal, end=within.end, rows=self.equal.rows + part.rows)
             self.tally.add(part)
             self.end = within.end

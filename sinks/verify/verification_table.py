@@ -128,15 +128,17 @@ class VerificationTable(AppendedTable):
         if not found.equal.end:
             return
         key = json.dumps({"columns": list(found.equal.key), "end": key_to_json(found.equal.end)})
-        self._write([{"kind": "part", "table": found.name, "commit_ts": found.ts, "rows": found.equal.rows, "key": key}])
+        self._write([{"kind": "part", "table": found.name, "commit_ts": found.equal.ts, "rows": found.equal.rows, "key": key}])
 
-    def note_table(self, found: VerifiedTable, words: str) -> None:
-        """A table was compared. ``words``: what may explain that it differs."""
+    def note_table(self, found: VerifiedTable, words: str, *, repaired: bool = False) -> None:
+        """A table was compared. ``words``: what may explain that it differs. ``repaired``: no row of it differs any more."""
         about = {"table": found.name, "commit_ts": found.ts}
         rows: list[dict[str, Any]] = [{"kind": "left out", "words": one.words} for one in found.left_out]
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
-            counts = {name: getattr(tally, name) for name in ("rows", "equal", "differing")}
+            counts = {"rows": tally.rows, "equal": tally.rows, "differing": 0}
+            if not repaired:
+                counts |= {"equal": tally.equal, "differing": tally.differing}
             rows.append({"kind": "table", "words": words or None} | counts)
         self._write([about | row for row in rows])
 
@@ -202,7 +204,7 @@ def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
     for row in rows:
         if row["kind"] == "part" and row["table"] not in tables:
             key = json.loads(row["key"])
-            parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"])
+            parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"], row["commit_ts"])
     return Begun(rows[0]["run"], tables, parts)
 
 

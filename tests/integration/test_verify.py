@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_p
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import Begun, VerificationTable
-from tests.support.verify_site import MARKS, VerifySite, tables_of
+from tests.support.verify_site import MARKS, VerifySite, settings_file, tables_of
 
 pytestmark = pytest.mark.mysql
 
@@ -489,41 +489,20 @@ def test_what_cannot_be_recorded_is_said(site: VerifySite, tmp_path: Path) -> No
 # The command.
 
 
-def settings(site: VerifySite, tmp_path: Path) -> Path:
-    target = site.config.target
-    file = tmp_path / "drainer.toml"
-    file.write_text(
-        f"""
-[syncer]
-db-type = "mysql"
-replicate-do-db = ["up"]
-[syncer.to]
-user = "{target.user}"
-password = "{target.password}"
-[syncer.to.checkpoint]
-schema = "{MARKS}"
-[spark]
-socket = "{target.socket}"
-delta-dir = "{tmp_path}/delta"
-[[spark.route]]
-db-name = "up"
-to-db = "down"
-"""
-    )
-    return file
-
-
 def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(site, 50)
     site.both("CREATE TABLE {}.other (id INT PRIMARY KEY)", "INSERT INTO {}.other VALUES (1)")
     site.sql("UPDATE down.t SET v = 'it''s' WHERE id = 6")
-    file = settings(site, tmp_path)
+    file = settings_file(site, tmp_path)
     site.hold()
     assert verify.main(["-config", str(file)], site.source) == 1
     said = capsys.readouterr().out
     assert "up.other: 1 rows at 100 (" in said and "up.t: 50 rows at 100 (" in said and "): 1 rows DIFFER" in said
-    assert "  -- changed: id = 6\n  UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6;\n" in said
+    assert "  -- changed: id = 6 (v)\n2 tables" in said and "UPDATE" not in said
     assert said.endswith("2 tables, 51 rows: 50 equal, 1 differing; 0 tables not compared\n")
+    site.hold()
+    assert verify.main(["-config", str(file), "--repair"], site.source) == 1
+    assert "  -- changed: id = 6 (v)\n  UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6;\n" in capsys.readouterr().out
     site.hold()
     assert verify.main(["-config", str(file), "--json", "--tables", "up.t,none.*"], site.source) == 1
     table, total = map(json.loads, capsys.readouterr().out.splitlines())
@@ -535,7 +514,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
 
 
 def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
-    file = settings(site, tmp_path)
+    file = settings_file(site, tmp_path)
     with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
         verify.main(["-config", str(file)])
     with pytest.raises(ConfigError, match="--rate is -1"):

@@ -15,11 +15,13 @@ from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.verify import verification
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.password import Here
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
+from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
+from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
 from tests.support.bootstrapped_stream import BootstrappedStream
+from tests.support.eventually import eventually
 from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import run_sql
 from tests.support.verify_site import tables_of
@@ -61,15 +63,16 @@ def stream(
 class Workload:
     """Transactions of every kind, each applied at once, until the end of the block."""
 
-    def __init__(self, stream: BootstrappedStream) -> None:
+    def __init__(self, stream: BootstrappedStream, seed: int) -> None:
         self._stream = stream
+        self._seed = seed
         self._over = threading.Event()
         self._failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._run)
         self.batches = 0
 
     def _run(self) -> None:
-        chance = random.Random(7)
+        chance = random.Random(self._seed)
         with contextlib.ExitStack() as noted:
             noted.push(lambda kind, error, trace: self._failed.append(error) if error else None)
             while not self._over.is_set():
@@ -95,6 +98,25 @@ class Workload:
         self._over.set()
         self._thread.join()
         assert not self._failed
+
+
+class Ticks:
+    """The upstream's clock goes on while the stream waits for a repair."""
+
+    def __init__(self, stream: BootstrappedStream) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=lambda: self._run(stream))
+
+    def _run(self, stream: BootstrappedStream) -> None:
+        while not self._over.wait(0.05):
+            stream.mirror.tick()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 def verified(stream: BootstrappedStream) -> dict[str, VerifiedTable]:
@@ -123,7 +145,7 @@ def test_equal_while_it_is_written(stream: BootstrappedStream, mariadb: PrivateM
     stream.change(fill)
     stream.apply()
     seen = set[int]()
-    with Workload(stream) as work:
+    with Workload(stream, 7) as work:
         for number in range(8):
             found = verified(stream)
             assert {name: t.tally.differing for name, t in found.items()} == {"item": 0, "log": 0, "named": 0, "types": 0}
@@ -145,8 +167,11 @@ def test_equal_while_it_is_written(stream: BootstrappedStream, mariadb: PrivateM
         "named": [Kind.EXTRA],
         "types": [Kind.CHANGED],
     }
-    for table in spoiled.values():
-        for difference in table.tally.listed:
-            for statement in difference.sql(Flavour.MARIADB):
-                run_sql(mariadb, statement)
-    assert {name: t.tally.differing for name, t in verified(stream).items()} == {"item": 0, "log": 0, "named": 0, "types": 0}
+    repairing = Repairing(Readers(stream._config, stream.upstream.cluster_id, stream.mirror.reader(Here), 1))
+    with Workload(stream, 8) as work, Ticks(stream):
+        batches = work.batches
+        for table in (spoiled[name] for name in ("log", "named", "types")):
+            eventually(lambda batches=batches: work.batches > batches)
+            done, batches = repairing.repair(table), work.batches
+            assert (len(done.repaired), done.left, done.ts > table.ts) == (len(table.tally.listed), [], True)
+        assert {name: t.tally.differing for name, t in verified(stream).items()} == {"item": 0, "log": 0, "named": 0, "types": 0}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableRoute, TargetConfig
@@ -126,3 +127,28 @@ class VerifySite:
         for name in ("up", "down", MARKS):
             self.session.execute(f"DROP DATABASE IF EXISTS {name}")
         self.session.close()
+
+
+def settings_file(site: VerifySite, tmp_path: Path) -> Path:
+    """The settings of the site, as a file."""
+    target = site.config.target
+    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f"""
+[syncer]
+db-type = "mysql"
+replicate-do-db = ["up"]
+[syncer.to]
+user = "{target.user}"
+password = "{target.password}"
+[syncer.to.checkpoint]
+schema = "{MARKS}"
+[spark]
+socket = "{target.socket}"
+delta-dir = "{tmp_path}/delta"
+[[spark.route]]
+db-name = "up"
+to-db = "down"
+"""
+    )
+    return file

@@ -7,6 +7,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, canonical, equals, form_of_both, is_large, literal_of
+from pyspark_tidb_binlog.sinks.verify.repair import Row, alike_sql
 from pyspark_tidb_binlog.sinks.verify.standing import NO_WAIT, STATEMENTS
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
@@ -140,6 +141,26 @@ def test_what_is_sent_for_a_range() -> None:
     assert pair.upstream.sums_sql(within).decode() == f"SELECT {total} FROM `up`.`t` {where}"
     assert pair.target.rows_sql(within).decode() == f"SELECT `a`, `b`, `c` FROM `down`.`t` {where}"
     assert pair.upstream.boundary_sql(within, 7).decode() == f"SELECT `a`, `b` FROM `up`.`t` {where} ORDER BY `a`, `b` LIMIT 1 OFFSET 7"
+
+
+def test_what_is_sent_to_find_rows_without_a_key() -> None:
+    """Columns that a server cannot compare, or whose literals are large, are left out: more rows are found, and compared here."""
+    columns = (
+        column("varchar(9)", "a", "latin1_bin"),
+        column("json", "b"),
+        column("longblob", "c"),
+        column("int", "d"),
+        column("double", "e"),
+    )
+    rows: list[Row] = [(b"x", b"1", b"y", b"2", b"0.1"), (b"x", b"3", b"z", b"2", b"1"), (None, None, None, None, None)]
+    pair = pair_of(table("up", *columns), table("down", *columns), Intent(Selection(), {}, False), (Flavour.TIDB, Flavour.MARIADB))
+    assert isinstance(pair, TablePair)
+    text = "CAST(CONVERT(`a` USING utf8mb4) AS BINARY) <=>"
+    where = f"WHERE ({text} 'x' AND `d` <=> 2) OR ({text} NULL AND `d` <=> NULL)"
+    assert alike_sql(pair, pair.upstream, rows, Flavour.TIDB).decode() == f"SELECT `a`, `b`, `c`, `d`, `e` * 1e0 FROM `up`.`t` {where}"
+    documents = pair_of(table("up", columns[1]), table("down", columns[1]), Intent(Selection(), {}, False), (Flavour.TIDB, Flavour.MARIADB))
+    assert isinstance(documents, TablePair)
+    assert alike_sql(documents, documents.target, [(b"1",)], Flavour.MARIADB).decode() == "SELECT `b` FROM `down`.`t` WHERE TRUE"
 
 
 @pytest.mark.parametrize(
