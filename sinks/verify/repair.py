@@ -1,8 +1,9 @@
 """A row that differs, and the SQL that would make the target's row right. Pure; nothing executes it."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, write_head
@@ -10,6 +11,8 @@ from pyspark_tidb_binlog.sinks.verify.canonical import equals, literal_of
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
 Row = tuple[bytes | None, ...]
+Image = Mapping[str, str]
+"""A row for people: a literal by the name of its column."""
 
 
 class Kind(enum.StrEnum):
@@ -20,9 +23,36 @@ class Kind(enum.StrEnum):
     MISSING = "missing at the target"
 
 
+class RowDifference(Protocol):
+    """A row that differs, on whichever target."""
+
+    @property
+    def kind(self) -> Kind:
+        """How it differs."""
+
+    @property
+    def key(self) -> Mapping[str, str]:
+        """The row's key, as literals by column; without a key the row."""
+
+    @property
+    def changed(self) -> Sequence[str]:
+        """The names of the columns that differ."""
+
+    @property
+    def images(self) -> tuple[Image | None, Image | None]:
+        """The row upstream and at the target, as literals by column; None: there is none."""
+
+    @property
+    def times(self) -> int:
+        """How many such rows."""
+
+    def sql(self, flavour: Flavour) -> list[str]:
+        """The statements that make the row at the target right; none: there is no such statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs."""
+    """A row that differs at a server."""
 
     pair: TablePair
     wanted: Row | None
@@ -46,6 +76,16 @@ class Difference:
         places = self.pair.key or range(len(row))
         return {self.pair.columns[i].upstream.name: literal_of(self.pair.columns[i].form, row[i]) for i in places}
 
+    @property
+    def changed(self) -> Sequence[str]:
+        """The names of the columns that differ."""
+        return [self.pair.columns[i].upstream.name for i in self.columns]
+
+    @property
+    def images(self) -> tuple[Image | None, Image | None]:
+        """The row upstream and at the target, as literals by column; None: there is none."""
+        return self._image(self.wanted), self._image(self.found)
+
     def sql(self, flavour: Flavour) -> list[str]:
         """The statements that make the row at the target right."""
         schema, name = self.pair.target_name
@@ -60,6 +100,11 @@ class Difference:
             return [f"{head}({values})"] * self.times
         changes = (f"{quote_name(columns[i].target.name)} = {literal_of(columns[i].form, self.wanted[i])}" for i in self.columns)
         return [f"UPDATE {self.pair.target.label} SET {', '.join(changes)} WHERE {self._condition(self.found, flavour)}"]
+
+    def _image(self, row: Row | None) -> Image | None:
+        if row is None:
+            return None
+        return {c.upstream.name: literal_of(c.form, value) for c, value in zip(self.pair.columns, row, strict=True)}
 
     def _condition(self, row: Row, flavour: Flavour) -> str:
         places = self.pair.key or range(len(row))
