@@ -196,6 +196,7 @@ def _run(given: Given) -> int:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
     checks = given.job == "drainer" and _is_on("check", given.options)
+    by_sql = given.job == "lake" and "verify" in given.options and any(re.match(r"--?config(=|$)", option) for option in given.options)
     asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
@@ -205,7 +206,7 @@ def _run(given: Given) -> int:
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     # A name below `jobs` (launch.py).
     arguments = ["check.preflight" if checks else given.job, *given.options]
-    if job.spark and not checks and not asks:
+    if job.spark and not checks and not by_sql and not asks:
         if given.job == "rehearse":
             require_case(given.options)
         if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):

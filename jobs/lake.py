@@ -1,20 +1,28 @@
 """``tidb-binlog lake``: the tables of a lake at any moment, what was published of them, and what the ledger knows of their past, printed. [spark]
 
 Promises: nothing of the lake is written, and nothing else but by ``undo --apply``. Exit codes as in ``jobs/entry/cli.py``: ``undo --apply`` that left rows, and
-``rebuild`` that found a difference, end with 1.
+``rebuild`` and ``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
 """
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, no_command, parser, target_of
+from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, total_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.events import as_time, ts_at
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.past.lake_past import Lake
+from pyspark_tidb_binlog.sinks.past.ledger_comparison import LedgerComparison
+from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison, load_again
+from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
 
 _SHOWN, _MOST_TABLES, _MOST_LEFT = 20, 1_000_000, 50
 COMMANDS = {
@@ -27,17 +35,19 @@ COMMANDS = {
     "diff": "what differs between two moments: diff [DB.TABLE] --from T --to T; without a table: numbers",
     "undo": "SQL that takes changes back: undo COMMIT_TS, or undo --from T --to T; it is printed, and executed with --apply",
     "rebuild": "a table from its first load and the ledger alone, compared with its mirror: rebuild DB.TABLE",
+    "verify": "every mirror compared with the upstream (--config), or as rebuild does (--dir): verify [--tables PATTERN] [--json]",
 }
-_WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0}
+_WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0, "verify": 0}
 """How many a command takes; others take some."""
 _SPAN = frozenset({"diff", "undo"})
-_MOMENT, _UNDO = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"})
+_MOMENT, _UNDO, _VERIFY = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
 _TAKEN_BY = {
-    "at": ("--at", _MOMENT),
-    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild"}),
+    "at": ("--at", _MOMENT | _VERIFY),
+    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild", "verify"}),
     "begin": ("--from", _SPAN),
     "end": ("--to", _SPAN),
-    "tables": ("--tables", _UNDO),
+    "tables": ("--tables", _UNDO | _VERIFY),
+    "json": ("--json", _VERIFY),
     "where": ("--where", _UNDO),
     "apply": ("--apply", _UNDO),
     "with_anchors": ("--with-anchors", _UNDO),
@@ -45,9 +55,12 @@ _TAKEN_BY = {
 """Which commands heed an option. From one that is not heeded a person would take what is shown, or undone, for something else."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one command."""
+def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
+    """Run one command. ``upstream``: of ``verify``; None: ``[spark.upstream]``."""
     given = _options(argv)
+    if given.command == "verify" and given.config is not None:
+        run = _upstream_comparison(given, upstream)
+        return _verify(run.run(), run.names(), given)
     directory = given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
     if not directory:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
@@ -58,6 +71,8 @@ def main(argv: Sequence[str]) -> int:
             return _undo(lake, given)
         case "rebuild":
             return _rebuild(lake, words[0])
+        case "verify":
+            return _verify(LedgerComparison(lake, _patterns(given)).run(), {}, given)
         case "tables":
             rows = then.tables()
         case "snapshots":
@@ -88,12 +103,15 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options.add_argument("--limit", type=int, metavar="N", help=f"how many rows (default: {_SHOWN}; all tables)")
     options.add_argument("--from", dest="begin", metavar="T", help="of diff and undo: the moment before the changes")
     options.add_argument("--to", dest="end", metavar="T", help="of diff and undo: the moment after the changes")
-    options.add_argument("--tables", metavar="DB.TABLE,...", help="of undo: only changes of these tables")
+    options.add_argument(
+        "--tables", metavar="DB.TABLE,...", help="of undo, verify: only these tables; of verify also patterns: shop.*,crm.user?"
+    )
     options.add_argument("--where", metavar="SQL", help="of undo: only rows for which this condition over their columns holds")
     options.add_argument("--apply", metavar="URL", help="of undo: execute it at mysql://user:password@host:port")
     add_switch(
         options, "--with-anchors", what="of undo: rows that TRUNCATE, DROP or EXCHANGE PARTITION took are read from the tables before it"
     )
+    add_switch(options, "--json", what="of verify: one JSON object for each table, then one for all")
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:
@@ -118,6 +136,8 @@ def _check_options(given: argparse.Namespace) -> None:
             raise ConfigError(f"{given.command} takes no {option}")
         if isinstance(value, str) and not value.strip(" ,"):
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
+    if given.command == "verify" and given.at and given.config is None:
+        raise ConfigError("lake verify takes --at only with --config: the ledger is compared with the newest moment")
     if given.command == "undo" and given.words and (given.begin or given.end):
         raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
 
@@ -144,6 +164,40 @@ def _rebuild(lake: Lake, name: str) -> int:
     print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger{_begin(lake)}")
     print("the mirror has the same rows" if not missing and not more else f"the mirror lacks {missing} of them, and has {more} others")
     return EXIT_FAILED if missing or more else 0
+
+
+def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | None) -> LakeComparison:
+    config = drainer_config(given, lambda words: print(words, file=sys.stderr))
+    if given.dir:
+        raise ConfigError("lake verify: --config compares the lake with the upstream, --dir compares it with its ledger: give one of them")
+    if config.apply.db_type != "lake":
+        raise ConfigError(f"lake verify: syncer.db-type is {config.apply.db_type!r}, not lake")
+    if upstream is None and not config.upstream.host:
+        raise ConfigError(
+            "lake verify --config reads the upstream by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on "
+            "the tables; or give --dir, to compare the mirrors with the ledger"
+        )
+    at = ts_at("--at", given.at, last=True) if given.at and not given.at.isdigit() else int(given.at) if given.at else None
+    source = upstream or upstream_of(config.upstream)
+    return LakeComparison(config.files.dir.rstrip("/"), source, config.apply, _patterns(given), at)
+
+
+def _patterns(given: argparse.Namespace) -> list[str]:
+    return [pattern.strip() for pattern in (given.tables or "").split(",") if pattern.strip()]
+
+
+def _verify(found: Iterable[Round | VerifiedTable], about: Mapping[TableName, int], given: argparse.Namespace) -> int:
+    rows = {".".join(name): count for name, count in about.items()}
+    view = JsonView(Flavour.TIDB) if given.json else TextView(Flavour.TIDB, rows, sys.stderr)
+    tables = list[VerifiedTable]()
+    for one in found:
+        if isinstance(one, Round):
+            view.round(one)
+        else:
+            view.table(one, load_again(one.name) if one.tally is not None and one.tally.differing else "")
+            tables.append(one)
+    view.end(total_of(tables))
+    return EXIT_FAILED if any(table.differs for table in tables) else 0
 
 
 def _begin(lake: Lake) -> str:

@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.jobs.stream.report import plain
 from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.verify.repair import Difference
+from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
 from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
 
 _BAR = 24
@@ -28,7 +28,7 @@ class VerifiedView(Protocol):
         """A part of a table was compared."""
 
     def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
-        """A table was compared. ``words``: what may explain that it differs. ``result``: of its repair."""
+        """A table was compared. ``words``: what may explain that it differs, or what to do. ``result``: of its repair."""
 
     def end(self, total: Mapping[str, int]) -> None:
         """All tables were seen."""
@@ -96,7 +96,10 @@ class JsonView:
         left_out = [{"why": one.words, "by_intent": one.by_intent} for one in found.left_out]
         shown: dict[str, Any] = {"table": found.name, "commit_ts": found.ts, "compared": found.tally is not None, "not_compared": left_out}
         if (tally := found.tally) is not None:
-            listed = [{"kind": d.kind.name.lower(), "key": d.key, "sql": d.sql(self._flavour)} for d in tally.listed]
+            listed = [
+                {"kind": d.kind.name.lower(), "key": d.key, "columns": d.changed, "times": d.times, "sql": d.sql(self._flavour)}
+                for d in tally.listed
+            ]
             shown |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
         if words:
             shown["explained"] = words
@@ -133,8 +136,9 @@ def table_lines(found: VerifiedTable, words: str, flavour: Flavour, *, with_sql:
     if words and tally.differing:
         lines.append(f"  {words}")
     for difference in tally.listed:
+        statements = difference.sql(flavour)
         lines.append(f"  -- {difference_line(difference)}")
-        lines += [f"  {statement};" for statement in difference.sql(flavour) if with_sql]
+        lines += [f"  {statement};" for statement in statements if with_sql] or [f"     {both}" for both in _both(difference)]
     if tally.unlisted:
         lines.append(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
     return lines
@@ -151,11 +155,19 @@ def repair_lines(result: TableRepair) -> list[str]:
     ]
 
 
-def difference_line(difference: Difference) -> str:
+def difference_line(difference: RowDifference) -> str:
     """What is said of a row that differs. Pure."""
     key = ", ".join(f"{name} = {value}" for name, value in difference.key.items())
     changed = f" ({', '.join(difference.changed)})" if difference.changed else ""
     return f"{difference.kind}: {key}{changed}" + (f", {difference.times} times" if difference.times > 1 else "")
+
+
+def _both(difference: RowDifference) -> list[str]:
+    """What is on both sides, of a difference without a statement."""
+    wanted, found = difference.images
+    if wanted is None or found is None:
+        return []
+    return [f"{name}: {wanted[name]} upstream, {found[name]} at the target" for name in difference.changed]
 
 
 def progress_line(found: Round, about: int, seen: int, tables: int, rate: float) -> str:

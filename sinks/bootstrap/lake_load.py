@@ -12,24 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 
-from pyspark_tidb_binlog.schemas.changes.change_rows import HANDLE, ROWID
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.stages import ddl_of
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import unless_stopped
-from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange, chunk_sql
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, handle_of, require_same
-from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import arrow_of, expression
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
+from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import mirror_rows, ranges_of
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import SPARK_FAULTS, has_ended
 from pyspark_tidb_binlog.sinks.lake.lake_table import FULL, PARTS, WrittenPart, parts_in, row_of, written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_round import LoadLater
 from pyspark_tidb_binlog.sinks.lake.mirrors import TablesThen
-from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, read_rows
-from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, Attempt, RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions, Session, session_for
 
@@ -37,9 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-FEW_ROWS = 100_000
-"""Up to so many, a table is read in this process."""
-_ALL = (1 << 63) - 1
 _FRESH_MS = 60_000
 """The age of a moment up to which it is not the stream that is late."""
 _SLICE = 0.1
@@ -99,7 +92,7 @@ class _UpstreamThen:
         try:
             for attempt in self._retrying():
                 with attempt, self._at(attempt) as session:
-                    ranges = self._ranges(session, mirror)
+                    ranges = ranges_of(self._source, session, table, self._ids)
             tasks = self._spark.sparkContext.defaultParallelism // 2 if self._spark is not None else 0
             # One region gives two ranges. The other half of the slots is left to the stream.
             if len(ranges) > 2 and tasks:
@@ -117,21 +110,6 @@ class _UpstreamThen:
             raise BootstrapRefused(
                 "GC of the upstream passed the moment while the table was read: raise tidb_gc_life_time, and have it loaded again"
             ) from error
-
-    def _ranges(self, session: Session, mirror: "_Mirror") -> Sequence[KeyRange]:
-        """The ranges that are read one by one: the whole table, if it is small."""
-        table, source = mirror.table, self._source
-        hidden = hidden_column(table.info)
-        if hidden is not None and hidden.name == HANDLE:
-            raise BootstrapRefused(
-                "its primary key has generated columns, of which no mirror that was read from the upstream has the bytes"
-            )
-        require_same(table, source.columns(session, table), self._ids.get((table.schema.lower(), table.name.lower()), 0))
-        if table.info.temp_table_type:
-            return ()
-        rows, _ = source.size(session, table)
-        # In an order of all partitions TiDB would sort.
-        return (KeyRange(),) if 0 < rows <= FEW_ROWS and not table.info.partitions else source.ranges(session, table)
 
     def _read(self, mirror: "_Mirror", within: KeyRange) -> list[WrittenPart]:
         for attempt in self._retrying():
@@ -191,24 +169,10 @@ class _Mirror:
         return written_files(self.uri, self.stored, self._rows(session, within, stopped), FULL)
 
     def _rows(self, session: Session, within: KeyRange, stopped: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        info = self.table.info
-        columns, hidden = info.target_columns(), hidden_column(info)
-        sql = chunk_sql(
-            table_name(self.table.schema, self.table.name),
-            [expression(c) for c in columns],
-            handle_of(info.handle_columns()),
-            within,
-            (),
-            _ALL,
-        )
-        with session.stream(sql) as blocks:
-            for block in blocks:
-                if stopped():
-                    raise _stop()
-                (images,) = arrow_of(columns, block[: len(columns)]).combine_chunks().to_batches()
-                rowids = block[len(columns)] if hidden is not None and hidden.name == ROWID else None
-                rows = read_rows(info, images, pc.cast(rowids.cast(pa.string()), pa.int64()) if rowids is not None else None)
-                yield pa.RecordBatch.from_arrays(rows.columns, schema=self.stored)
+        for rows in mirror_rows(session, self.table, within):
+            if stopped():
+                raise _stop()
+            yield pa.RecordBatch.from_arrays(rows.columns, schema=self.stored)
 
 
 def _collected(ts: int) -> LoadLater:

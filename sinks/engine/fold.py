@@ -162,6 +162,12 @@ def subset_numbers(table_ids: Indexes, keys: pa.BinaryArray, sizes: Indexes, cou
     return numbers
 
 
+def mixed_in(hashes: Any, values: pa.BinaryArray) -> Any:
+    """``hashes``, a uint64 for each row, with the bytes of each row's value mixed in: another value, or another order of values, is another hash."""
+    starts, lengths, data = _binary_parts(values)
+    return _hash_bytes(hashes.copy(), starts, lengths, data, np.full(len(values), _WHOLE))
+
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)

@@ -309,17 +309,11 @@ class MirrorTable:
 
     def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
         """The rows of which a condition in SQL holds."""
-        for found in self._found(f"SELECT * FROM t WHERE {where}"):
-            arrays = [_plain(cells) for cells in found.columns]
-            yield pa.RecordBatch.from_arrays(arrays, names=found.schema.names)
+        return _rows(self._table, where)
 
     def is_true_of_some(self, select: str) -> bool:
         """Whether a query on the table ``t`` has a row."""
-        return any(batch.num_rows for batch in self._found(select))
-
-    def _found(self, select: str) -> pa.RecordBatchReader:
-        """Run a query by Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
-        return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", self._table).execute(select))
+        return any(batch.num_rows for batch in _found(self._table, select))
 
     def tidy(self, schema: pa.Schema, stamp: Stamp) -> int:
         """Join small files, if there are many, of a table of ``schema``. delta-rs's own compaction refuses a table with column mapping.
@@ -338,6 +332,26 @@ class MirrorTable:
             self._swap(parts, small, stamp, data_change=False)
         before, self._known = self._known, set(self._files())
         return sum(file.size for file in before - self._known)
+
+
+def rows_of_version(uri: str, version: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a published version, for a reader: nothing is put aside.
+
+    Raises:
+        DeltaError: the version is not kept any more.
+    """
+    return _rows(DeltaTable(uri, version=version), "TRUE")
+
+
+def _rows(table: DeltaTable, where: str) -> Iterator[pa.RecordBatch]:
+    for found in _found(table, f"SELECT * FROM t WHERE {where}"):
+        arrays = [_plain(cells) for cells in found.columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=found.schema.names)
+
+
+def _found(table: DeltaTable, select: str) -> pa.RecordBatchReader:
+    """Run a query by Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(select))
 
 
 def _refused(names: Iterable[str]) -> bool:

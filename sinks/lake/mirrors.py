@@ -261,9 +261,7 @@ class Mirrors:
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
         done = self._snapshots.moment
-        ddls = ledger_ddls(self._lake, done.resolved_ts)
-        known = [ddl.job for ddl in ddls if ddl.commit_ts < done.resolved_ts or ddl.job.id in done.jobs]
-        self._history = SchemaHistory.of([*self._snapshots.definitions(), *known])
+        self._history = followed_history(self._lake, self._snapshots, done)
         # By filters of another start than the rows before came by.
         newest = self._history.newest_version
         mirrored = [(t, self._history.table_at(t.table_id, newest)) for t in self._tables.values() if t.state == MIRRORED]
@@ -372,6 +370,13 @@ class Mirrors:
         if words not in self._logged:
             self._logged.add(words)
             _log.warning("%s", words)
+
+
+def followed_history(lake: str, snapshots: Snapshots, moment: Moment) -> SchemaHistory:
+    """The definitions that the mirrors of a moment follow."""
+    ddls = ledger_ddls(lake, moment.resolved_ts)
+    known = [ddl.job for ddl in ddls if ddl.commit_ts < moment.resolved_ts or ddl.job.id in moment.jobs]
+    return SchemaHistory.of([*snapshots.definitions(), *known])
 
 
 def pause_after(replaced_bytes: int, interval: float) -> float:

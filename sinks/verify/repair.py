@@ -2,8 +2,9 @@
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, write_head
@@ -11,6 +12,8 @@ from pyspark_tidb_binlog.sinks.verify.canonical import canonical, equals, is_lar
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
 Row = tuple[bytes | None, ...]
+Image = Mapping[str, str]
+"""A row for people: a literal by the name of its column."""
 _MOMENTS = frozenset({"timestamp", "datetime"})
 """Kinds of columns that may be ``ON UPDATE CURRENT_TIMESTAMP``."""
 
@@ -23,9 +26,39 @@ class Kind(enum.StrEnum):
     MISSING = "missing at the target"
 
 
+class RowDifference(Protocol):
+    """A row that differs, on whichever target."""
+
+    @property
+    def kind(self) -> Kind:
+        """How it differs."""
+
+    @property
+    def key(self) -> Mapping[str, str]:
+        """The row's key, as literals by column; without a key the row."""
+
+    @property
+    def changed(self) -> Sequence[str]:
+        """The names of the columns that differ, of a row that both sides have."""
+
+    @property
+    def images(self) -> tuple[Image | None, Image | None]:
+        """The row upstream and at the target, as literals by column; None: there is none."""
+
+    @property
+    def times(self) -> int:
+        """How many such rows."""
+
+    def sql(self, flavour: Flavour) -> list[str]:
+        """The statements that make the row at the target right; none: there is no such statement."""
+
+
+D = TypeVar("D", bound=RowDifference)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs."""
+    """A row that differs at a server."""
 
     pair: TablePair
     wanted: Row | None
@@ -66,6 +99,11 @@ class Difference:
         places = self.pair.key or range(len(row))
         return {self.pair.columns[i].upstream.name: literal_of(self.pair.columns[i].form, row[i]) for i in places}
 
+    @property
+    def images(self) -> tuple[Image | None, Image | None]:
+        """The row upstream and at the target, as literals by column; None: there is none."""
+        return self._image(self.wanted), self._image(self.found)
+
     def sql(self, flavour: Flavour) -> list[str]:
         """The statements that make the row at the target right."""
         schema, name = self.pair.target_name
@@ -84,6 +122,11 @@ class Difference:
             f"{quote_name(columns[i].target.name)} = {literal_of(columns[i].form, self.wanted[i])}" for i in (*self.columns, *moments)
         )
         return [f"UPDATE {self.pair.target.label} SET {', '.join(changes)} WHERE {self._condition(self.found, flavour)}"]
+
+    def _image(self, row: Row | None) -> Image | None:
+        if row is None:
+            return None
+        return {c.upstream.name: literal_of(c.form, value) for c, value in zip(self.pair.columns, row, strict=True)}
 
     def _condition(self, row: Row, flavour: Flavour) -> str:
         places = self.pair.key or range(len(row))
@@ -109,7 +152,7 @@ def differences(pair: TablePair, wanted: Iterable[Row], found: Iterable[Row]) ->
     return by_kind(difference for difference in each if difference is not None)
 
 
-def by_kind(some: Iterable[Difference]) -> list[Difference]:
+def by_kind(some: Iterable[D]) -> list[D]:
     """Those first whose rows are in the way of others."""
     return sorted(some, key=lambda difference: list(Kind).index(difference.kind))
 

@@ -80,7 +80,7 @@ class Repairing:
             ApplyError: a server does not answer, or GC has passed S. What was committed is right.
         """
         assert table.tally is not None and table.began is not None
-        result, rest = RepairedTable(table.ts), table.tally.listed
+        result, rest = RepairedTable(table.ts), [one for one in table.tally.listed if isinstance(one, Difference)]
         while rest:
             before, result.left = len(rest), []
             together = _TOGETHER if rest[0].pair.key else _KEYLESS_TOGETHER

@@ -19,7 +19,17 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED
-from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row, by_kind, canonical_row, compared, counted, identity_of, lookup_sql
+from pyspark_tidb_binlog.sinks.verify.repair import (
+    Kind,
+    Row,
+    RowDifference,
+    by_kind,
+    canonical_row,
+    compared,
+    counted,
+    identity_of,
+    lookup_sql,
+)
 from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
@@ -49,7 +59,7 @@ class Tally:
 
     rows: int = 0
     """Upstream."""
-    differences: dict[Row, Difference] = field(default_factory=dict)
+    differences: dict[Row, RowDifference] = field(default_factory=dict)
     """By the row's key; without a key by the row."""
     unlisted: int = 0
     """Rows in ranges that differ, behind the differences that are listed."""
@@ -67,10 +77,10 @@ class Tally:
     @property
     def equal(self) -> int:
         """Rows of the upstream that the target has as they are; none of the ranges that are not listed."""
-        return max(self.rows - sum(d.times for d in self.differences.values() if d.wanted is not None) - self.unlisted, 0)
+        return max(self.rows - sum(d.times for d in self.differences.values() if d.kind is not Kind.EXTRA) - self.unlisted, 0)
 
     @property
-    def listed(self) -> list[Difference]:
+    def listed(self) -> list[RowDifference]:
         """The differences, those first whose rows are in the way of others."""
         return by_kind(self.differences.values())
 

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, SnapshotRecord, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
@@ -166,20 +167,11 @@ class Verification:
 
     def names(self) -> dict[TableName, int]:
         """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
-        session = self._stand().pairs[0].upstream
-        found = session.query("SELECT table_schema, table_name, table_type, table_rows FROM information_schema.tables ORDER BY 1, 2")
-        names = {
-            (as_text(schema), as_text(table)): int(rows or 0)
-            for schema, table, kind, rows in found
-            if as_text(kind).upper() not in _NO_TABLES
-        }
-        return {name: rows for name, rows in names.items() if self.compares(name)}
+        return upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply), self.patterns)
 
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
-        label = ".".join(name).lower()
-        named = not self.patterns or any(fnmatch.fnmatchcase(label, pattern.lower()) for pattern in self.patterns)
-        return named and name[0].lower() not in _OF_THE_SERVER and Intent.of(self.apply, {}).selection.tables.keeps(*name)
+        return is_compared(name, TableFilter.of(self.apply), self.patterns)
 
     # One table.
 
@@ -315,3 +307,22 @@ class _SoFar:
                 self.equal = replace(self.equal, end=within.end, rows=self.equal.rows + part.rows)
             self.tally.add(part)
             self.end = within.end
+
+
+def upstream_names(session: Session, filters: TableFilter, patterns: Sequence[str]) -> dict[TableName, int]:
+    """The tables that filters keep and a pattern names, with about how many rows each has; 0: the upstream does not say."""
+    found = session.query("SELECT table_schema, table_name, table_type, table_rows FROM information_schema.tables ORDER BY 1, 2")
+    names = {
+        (as_text(schema), as_text(table)): int(rows or 0) for schema, table, kind, rows in found if as_text(kind).upper() not in _NO_TABLES
+    }
+    return {name: rows for name, rows in names.items() if is_compared(name, filters, patterns)}
+
+
+def is_compared(name: TableName, filters: TableFilter, patterns: Sequence[str]) -> bool:
+    """Whether the filters keep a table, and one of the patterns names it, if there are any."""
+    return name[0].lower() not in _OF_THE_SERVER and filters.keeps(*name) and is_named(".".join(name), patterns)
+
+
+def is_named(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns, if there are any, is about ``db.table``."""
+    return not patterns or any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

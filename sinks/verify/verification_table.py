@@ -28,8 +28,7 @@ from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.verify.canonical import literal_of
-from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row
+from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
 
 SCHEMA = pa.schema(
@@ -208,23 +207,17 @@ def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
     return Begun(rows[0]["run"], tables, parts)
 
 
-def _difference(difference: Difference, flavour: Flavour) -> dict[str, Any]:
-    columns = difference.pair.columns
+def _difference(difference: RowDifference, flavour: Flavour) -> dict[str, Any]:
+    wanted, found = (json.dumps(image) if image is not None else None for image in difference.images)
     return {
         "kind": difference.kind.name.lower(),
         "rows": difference.times,
         "key": json.dumps(difference.key),
-        "columns": [columns[place].upstream.name for place in difference.columns],
-        "wanted": _row(difference, difference.wanted),
-        "found": _row(difference, difference.found),
+        "columns": difference.changed,
+        "wanted": wanted,
+        "found": found,
         "sql": difference.sql(flavour),
     }
-
-
-def _row(difference: Difference, row: Row | None) -> str | None:
-    if row is None:
-        return None
-    return json.dumps({c.upstream.name: literal_of(c.form, value) for c, value in zip(difference.pair.columns, row, strict=True)})
 
 
 def _now() -> datetime.datetime:

@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.column_pairs import visible
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError
 from pyspark_tidb_binlog.schemas.history import TableAt
-from pyspark_tidb_binlog.sinks.bootstrap import lake_load
+from pyspark_tidb_binlog.sinks.bootstrap import lake_load, mirror_rows
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import unless_stopped
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, Key
 from pyspark_tidb_binlog.sinks.bootstrap.lake_load import LakeLoad
@@ -109,7 +109,7 @@ def assert_whole(run: BootstrappedStream, place: Path) -> None:
 def test_a_first_load_and_the_stream_are_what_binlogs_make(
     few: int, run: BootstrappedStream, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_load, "FEW_ROWS", few)
+    monkeypatch.setattr(mirror_rows, "FEW_ROWS", few)
     jobs: list[object] = []
     monkeypatch.setattr(lake_load, "unless_stopped", lambda *given: jobs.append(given) or unless_stopped(*given))
     lake, chance = tmp_path / "lake", random.Random(7)
@@ -230,7 +230,7 @@ def test_gc_that_has_passed_is_waited_out_and_while_a_table_is_read_sets_it_asid
 def test_a_stop_does_not_wait_for_the_upstream(
     few: int, run: BootstrappedStream, source: PrivateMariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_load, "FEW_ROWS", few)
+    monkeypatch.setattr(mirror_rows, "FEW_ROWS", few)
     monkeypatch.setattr(mirrors, "_PATIENCE", 1.0)
     lake = tmp_path / "lake"
     blocker: Callable[[str], Any] = run.mirror.sql

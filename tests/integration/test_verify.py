@@ -507,7 +507,9 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
     assert verify.main(["-config", str(file), "--json", "--tables", "up.t,none.*"], site.source) == 1
     table, total = map(json.loads, capsys.readouterr().out.splitlines())
     assert (table["table"], table["rows"], table["equal"], table["differing"], table["commit_ts"]) == ("up.t", 50, 49, 1, 100)
-    assert table["differences"] == [{"kind": "changed", "key": {"id": "6"}, "sql": ["UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6"]}]
+    assert table["differences"] == [
+        {"kind": "changed", "key": {"id": "6"}, "columns": ["v"], "times": 1, "sql": ["UPDATE `down`.`t` SET `v` = 'v2' WHERE `id` = 6"]}
+    ]
     assert total == {"tables": 1, "rows": 50, "equal": 49, "differing": 1, "not_compared": 0}
     site.hold()
     assert verify.main(["-config", str(file), "--tables", "UP.other", "--rate", "1000"], site.source) == 0

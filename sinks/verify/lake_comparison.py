@@ -1,0 +1,213 @@
+"""Compares the mirrors of a lake with the upstream, beside a running Drainer. [db, deltalake]
+
+A lake publishes moments: at S each mirror is at a version that has exactly what was committed up to S. The version stays, and TiDB shows itself at S. So both
+sides stand still, and the Drainer goes on. Each table is read at the moment that is the newest by then, so S is not older than the read of one table.
+
+Promises: nothing is written. Tables that the lake has set aside, or has not loaded, are named. A lake has no other tables that are no copy by intent: its start
+refuses conditions and lists of columns of routes, and rules.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
+from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
+from pyspark_tidb_binlog.sinks.lake.ledger import ledger_ddls
+from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
+from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, DROPPED, LOADING, MIRRORED, Published, Snapshots, TablePlace
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
+from pyspark_tidb_binlog.sinks.mysql.structure import TableName
+from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorRows, MirrorUnreadable, UpstreamRows
+from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
+from pyspark_tidb_binlog.sinks.verify.table_pair import NotCompared
+from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
+
+_log = logging.getLogger(__name__)
+
+_TRIES = 5
+"""How often a table is read from its beginning because DDLs run or connections are lost."""
+_PAUSE = 2.0
+"""Seconds before a table is read again: the Drainer may publish a moment meanwhile."""
+_NONE = EqualRows((), (), 0)
+"""A table of a lake is compared as a whole."""
+_AGAIN = SchemaMoves, RetryableApplyError, SnapshotCollected
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMoment:
+    """A published moment of a lake."""
+
+    ts: int
+    tables: Mapping[int, TablePlace]
+    """By table id, also dropped ones."""
+    history: SchemaHistory
+    """What the mirrors follow."""
+    published: Published
+
+    @classmethod
+    def of(cls, lake: str, at: int | None = None) -> "LakeMoment":
+        """The newest one; ``at``: the newest one up to this ts.
+
+        Raises:
+            ConfigError: there is none, or it is not kept.
+        """
+        snapshots = Snapshots(lake)
+        newest = snapshots.load()
+        rows = scanned(f"{lake}/snapshots", COLUMNS, f"resolved_ts <= {newest.resolved_ts}") if newest is not None else None
+        published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
+        if newest is None or published is None or published.first_ts is None:
+            raise ConfigError(f"no table of the lake {lake} was published yet: wait for the Drainer's first moment")
+        ts = newest.resolved_ts if at is None else published.moment_upto(at)
+        if ts >= newest.resolved_ts:
+            history = followed_history(lake, snapshots, newest)
+        else:
+            history = SchemaHistory.of([*snapshots.definitions(), *(ddl.job for ddl in ledger_ddls(lake, ts))])
+        return cls(ts, published.at(ts), history, published)
+
+    def table_at(self, place: TablePlace) -> TableAt | None:
+        """A table as the upstream has it."""
+        return self.history.table_at(place.table_id, self.history.newest_version)
+
+    def behind(self, place: TablePlace) -> int:
+        """The commit_ts up to which the table's version is complete."""
+        return self.published.complete_ts(place, self.ts)
+
+
+@dataclass(slots=True)
+class LakeComparison:
+    """One run over all tables."""
+
+    lake: str
+    """Its directory or URI."""
+    source: SnapshotSource
+    apply: ApplyConfig
+    patterns: Sequence[str] = ()
+    """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
+    at: int | None = None
+    """The moment; None: the newest one, for each table."""
+    pause: Callable[[float], None] = time.sleep
+
+    def names(self, moment: LakeMoment | None = None) -> dict[TableName, int]:
+        """The upstream's tables at a moment, with about how many rows each has; 0: the upstream does not say. None: the moment of this run.
+
+        Raises:
+            SnapshotCollected: the lake is so far behind that TiDB does not keep the moment any more.
+        """
+        ts = (moment or LakeMoment.of(self.lake, self.at)).ts
+        try:
+            with self.source.at(ts) as session:
+                return upstream_names(session, TableFilter.of(self.apply), self.patterns)
+        except SnapshotCollected as error:
+            raise SnapshotCollected(self._collected(ts)) from error
+
+    def run(self) -> Iterator[Round | VerifiedTable]:
+        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
+        moment = LakeMoment.of(self.lake, self.at)
+        upstream = {".".join(name): name for name in self.names(moment)}
+        mirrors = {_name(moment, place): place.table_id for place in moment.tables.values() if place.state != DROPPED}
+        named = {name: table_id for name, table_id in mirrors.items() if is_named(name, self.patterns)}
+        for name in sorted(upstream.keys() | named.keys()):
+            if name in named:
+                yield from self._verified(name, named[name])
+            else:
+                yield _absent(upstream[name], moment)
+
+    def _verified(self, name: str, table_id: int) -> Iterator[Round | VerifiedTable]:
+        why = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                self.pause(_PAUSE)
+            moment = LakeMoment.of(self.lake, self.at)
+            with closing(self.source.sessions_at(moment.ts)) as sessions:
+                try:
+                    yield from self._once(name, moment, moment.tables.get(table_id), sessions)
+                    return
+                except MirrorUnreadable as error:
+                    yield VerifiedTable(name, moment.ts, [NotCompared(str(error), by_intent=False)])
+                    return
+                except _AGAIN as error:
+                    why = self._collected(moment.ts) if isinstance(error, SnapshotCollected) else str(error)
+                    _log.info("%s is read again: %s", name, why)
+        yield VerifiedTable(name, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+
+    def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[Round | VerifiedTable]:
+        at = moment.table_at(place) if place is not None else None
+        why = _why_not(moment, place, at)
+        if why is None and place is not None and moment.behind(place) < moment.ts and self._changed(place, moment):
+            why = NotCompared(
+                f"its version of then has its changes up to {moment.behind(place)}, and there are later ones: moments so old are thinned out. Give no --at",
+                by_intent=False,
+            )
+        if why is not None:
+            yield VerifiedTable(name, moment.ts, [why])
+            return
+        assert place is not None and place.version is not None and at is not None
+        try:
+            with self.source.at(moment.ts, sessions) as session:
+                ranges = ranges_of(self.source, session, at, self.source.table_ids(session))
+        except _AGAIN:
+            raise
+        except BootstrapRefused as error:
+            yield VerifiedTable(name, moment.ts, [NotCompared(f"{error}. lake verify --dir compares it with the ledger", by_intent=True)])
+            return
+        upstream, mirror = (
+            UpstreamRows(self.source, sessions, moment.ts, at, ranges),
+            MirrorRows(f"{self.lake}/{place.path}", place.version),
+        )
+        for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
+            yield Round(name, moment.ts, tally, _NONE)
+        computed = [
+            NotCompared(f"{c.name}: it is computed", by_intent=True) for c in at.info.public_columns() if c.generated and not c.hidden
+        ]
+        yield VerifiedTable(name, moment.ts, computed, tally)
+
+    def _changed(self, place: TablePlace, moment: LakeMoment) -> bool:
+        where = f"table_id = {place.table_id} AND commit_ts > {moment.behind(place)} AND commit_ts <= {moment.ts} AND op <> 'ddl'"
+        rows = scanned(f"{self.lake}/changes", ["commit_ts"], where)
+        return rows is not None and any(batch.num_rows for batch in rows)
+
+    def _collected(self, ts: int) -> str:
+        moment = "the newest moment of the lake" if self.at is None else "the moment"
+        return (
+            f"{moment} is {ts} ({as_time(ts)}), and GC of TiDB at {self.source.where} has passed it. Verify when the lake is nearer to the present, or raise "
+            "tidb_gc_life_time"
+        )
+
+
+def load_again(name: str) -> str:
+    """What to do about a mirror that differs; ``name``: upstream."""
+    return f"keep the lake as it is while you look for the cause; then load the table again: ctl reload-tables -config FILE -tables {name}"
+
+
+def _name(moment: LakeMoment, place: TablePlace) -> str:
+    at = moment.table_at(place)
+    return f"{at.schema}.{at.name}" if at is not None else str(place)
+
+
+def _why_not(moment: LakeMoment, place: TablePlace | None, at: TableAt | None) -> NotCompared | None:
+    """Why a table is not compared; None: it is."""
+    if place is None or place.state == DROPPED:
+        return NotCompared(f"it was dropped up to {moment.ts}", by_intent=True)
+    if place.state == LOADING:
+        return NotCompared("it is not loaded yet", by_intent=True)
+    if place.state != MIRRORED:
+        return NotCompared(f"it is set aside: {place.why}", by_intent=True)
+    if at is None:
+        return NotCompared("the ledger has no definition of it", by_intent=False)
+    return None
+
+
+def _absent(name: TableName, moment: LakeMoment) -> VerifiedTable:
+    """A table of the upstream that the lake does not have."""
+    known, label = moment.history.find(*name, moment.history.newest_version), ".".join(name)
+    words = f"the lake does not have it; to load it: ctl reload-tables -config FILE -tables {label}"
+    return VerifiedTable(label, moment.ts, [NotCompared(words, by_intent=known is None)])

@@ -1,0 +1,222 @@
+"""Compares one mirror, at a published version, with the upstream's table at the same moment. [db]
+
+    both sides, all rows       -> sums of hashes, in buckets by the hash of the key
+    buckets that differ        -> their rows are read again on both sides
+    rows of one key            -> missing, only in the lake, or changed, and in which columns
+
+The upstream's rows become rows of a mirror by the code of a first load, so each value is compared with what the mirror should have.
+
+Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``_MOST_ROWS``, too. Nothing
+is written.
+"""
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
+from pyspark_tidb_binlog.schemas.errors import ApplyError
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
+from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import mirror_rows
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, rows_of_version
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
+from pyspark_tidb_binlog.sinks.verify.repair import Image, Kind, Row
+from pyspark_tidb_binlog.sinks.verify.row_hashes import Buckets, RowShape, buckets_of
+from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
+
+_MOST_ROWS = 50_000
+"""Rows of buckets that are read again."""
+
+
+class MirrorUnreadable(ApplyError):
+    """Files of a mirror are damaged, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeDifference:
+    """A row that differs in a lake, or some rows."""
+
+    kind: Kind
+    key: Image
+    changed: Sequence[str]
+    times: int = 1
+    images: tuple[Image | None, Image | None] = (None, None)
+
+    def sql(self, flavour: Flavour) -> list[str]:
+        """None: only the Drainer writes to a lake."""
+        return []
+
+
+class RowsThen(Protocol):
+    """A table on one side, in parts that can be read at the same time and as often as wanted."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+
+    def read(self, part: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRows:
+    """The table upstream."""
+
+    source: SnapshotSource
+    sessions: KeptSessions
+    ts: int
+    table: TableAt
+    ranges: Sequence[KeyRange]
+
+    @property
+    def parts(self) -> int:
+        """How many ranges there are."""
+        return len(self.ranges)
+
+    def read(self, part: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, as ``mirror_schema``."""
+        with self.source.at(self.ts, self.sessions) as session:
+            yield from mirror_rows(session, self.table, self.ranges[part])
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRows:
+    """The mirror."""
+
+    uri: str
+    version: int
+
+    @property
+    def parts(self) -> int:
+        """One: delta-rs reads its files in parallel."""
+        return 1
+
+    def read(self, part: int) -> Iterator[pa.RecordBatch]:
+        """All rows of the version. ``MirrorUnreadable``: they are not all there."""
+        try:
+            yield from rows_of_version(self.uri, self.version)
+        except (*FAULTS, pa.ArrowException) as error:
+            raise MirrorUnreadable(f"its mirror cannot be read: version {self.version} of {self.uri}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorComparison:
+    """One table."""
+
+    shape: RowShape
+    upstream: RowsThen
+    mirror: RowsThen
+    threads: int
+    """Parts of the upstream that are read at a time."""
+
+    def compare(self) -> Iterator[Tally]:
+        """What is read so far, after each part; the last one is what is found."""
+        wanted, found = Buckets(), Buckets()
+        yield from self._sum_up(wanted, found)
+        tally = Tally(wanted.rows)
+        chosen, room = list[int](), _MOST_ROWS
+        for bucket in wanted.unlike(found).tolist():
+            rows = int(max(wanted.counts[bucket], found.counts[bucket]))
+            if (room := room - rows) >= 0:
+                chosen.append(bucket)
+            else:
+                tally.unlisted += rows
+        if chosen:
+            among = np.array(chosen)
+            self._compare_rows(self._rows_in(self.upstream, among), self._rows_in(self.mirror, among), tally)
+        yield tally
+
+    def _sum_up(self, upstream: Buckets, mirror: Buckets) -> Iterator[Tally]:
+        with ThreadPoolExecutor(1 + self.threads, "verify") as pool:
+            other = pool.submit(self._sum, self.mirror, 0)
+            parts = [pool.submit(self._sum, self.upstream, part) for part in range(self.upstream.parts)]
+            try:
+                for part in as_completed(parts):
+                    upstream.include(part.result())
+                    yield Tally(upstream.rows)
+                mirror.include(other.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _sum(self, side: RowsThen, part: int) -> Buckets:
+        found = Buckets()
+        for rows in side.read(part):
+            found.add(self.shape, rows)
+        return found
+
+    def _rows_in(self, side: RowsThen, chosen: Any) -> "_RowsOfKeys":
+        found = _RowsOfKeys(self.shape)
+        for part in range(side.parts):
+            for rows in side.read(part):
+                cells = self.shape.bytes_of(rows)
+                key, _ = self.shape.hashes(cells)
+                if (mask := np.isin(buckets_of(key), chosen)).any():
+                    found.add(rows, cells, pa.array(mask))
+        return found
+
+    def _compare_rows(self, wanted: "_RowsOfKeys", found: "_RowsOfKeys", tally: Tally) -> None:
+        for key in sorted(wanted.rows.keys() | found.rows.keys(), key=repr):
+            there, here = wanted.rows[key], found.rows[key]
+            for difference in self._differences(there - here, here - there, wanted.images | found.images):
+                if tally.is_full:
+                    tally.unlisted += difference.times
+                else:
+                    tally.differences[(*key, str(len(tally.differences)).encode())] = difference
+
+    def _differences(self, missing: Counter[Row], more: Counter[Row], images: Mapping[Row, Image]) -> Iterator[LakeDifference]:
+        """The differences of the rows that have one key."""
+        names = self.shape.names
+        if missing.total() == more.total() == 1:
+            (one,), (other,) = missing, more
+            changed = [name for name, a, b in zip(names, one, other, strict=True) if a != b]
+            yield LakeDifference(Kind.CHANGED, self._key(images[one]), changed, 1, (images[one], images[other]))
+            return
+        for row, times in missing.items():
+            yield LakeDifference(Kind.MISSING, self._key(images[row]), names, times, (images[row], None))
+        for row, times in more.items():
+            yield LakeDifference(Kind.EXTRA, self._key(images[row]), names, times, (None, images[row]))
+
+    def _key(self, image: Image) -> Image:
+        return {name: image[name] for name in (self.shape.names[place] for place in self.shape.key)}
+
+
+class _RowsOfKeys:
+    """Rows by their key."""
+
+    def __init__(self, shape: RowShape) -> None:
+        self._shape = shape
+        self.rows: defaultdict[Row, Counter[Row]] = defaultdict(Counter)
+        self.images: dict[Row, Image] = {}
+
+    def add(self, rows: pa.RecordBatch, cells: Sequence[pa.BinaryArray], mask: pa.Array) -> None:
+        """Add the rows of ``mask``; ``cells``: their canonical bytes."""
+        names, chosen = self._shape.names, rows.filter(mask)
+        values = [self._shape.shown(chosen.column(name), name).to_pylist() for name in names]
+        for row, shown in zip(zip(*(one.filter(mask).to_pylist() for one in cells), strict=True), zip(*values, strict=True), strict=True):
+            self.rows[tuple(row[place] for place in self._shape.key)][row] += 1
+            self.images[row] = dict(zip(names, map(_literal, shown), strict=True))
+
+
+def _literal(value: Any) -> str:
+    """A value, for people."""
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f"x'{value.hex().upper()}'"
+        case str():
+            return quote_string(value)
+        case datetime.date():
+            return f"'{value}'"
+        case _:
+            return str(value)
