@@ -1,6 +1,6 @@
 """``tidb-binlog verify``: is the target the same as the upstream? Exact, beside a running Drainer. No JVM starts (docs/verify.md).
 
-Promises: nothing is written, on either side. Exit code 1: a row differs, a table that should be compared could not be, or not all tables were seen. Statements that would repair the target are
+Promises: nothing is written, on either side. Exit code 1: a row or a definition differs, a table that should be compared could not be, or not all tables were seen. Statements that would repair the target are
 printed and not executed. What was found is in the Delta table ``verification``; a run that was ended is continued there.
 """
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
@@ -21,9 +22,13 @@ from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.verify.explanation import explanations
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
@@ -89,9 +94,9 @@ def _taken(
                 view.round(found)
                 record.note_part(found)
             else:
-                words = _explained(config, found)
+                words = _explained(config, run.cluster_id, found.name) if found.differs else []
                 view.table(found, words)
-                record.note_table(found, words)
+                record.note_table(found, "; ".join(words))
                 tables.append(found)
             if stop.is_set():
                 return False
@@ -119,6 +124,7 @@ def verification(
         )
     if rate < 0:
         raise ConfigError(f"--rate is {rate}: give a number of rows")
+    config = config if upstream else with_collations(config)
     with connect(config.target, config.apply) as session:
         flavour = session.flavour
         cluster_id = config.source.cluster_id or only_cluster(session, config.apply.checkpoint_schema, table_in_target(config))
@@ -127,11 +133,12 @@ def verification(
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 
-def _explained(config: DrainerConfig, found: VerifiedTable) -> str:
-    """What is recorded of a table that differs, as far as this machine knows."""
-    if found.tally is None or not found.tally.differing:
-        return ""
+def _explained(config: DrainerConfig, cluster_id: int, name: str) -> list[str]:
+    """What may explain that a table differs, as far as the target and this machine have it recorded."""
+    schema, _, table = name.partition(".")
+    to, findings = Selection.of(config.apply).routes.target(schema, table), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        count = sum(row["table"] == found.name for row in recorded_findings(config))
-        return f"{count} findings of this table are recorded: ctl findings" if count else ""
-    return ""
+        findings += recorded_findings(config)
+    with connect(config.target, config.apply) as session:
+        ddls = remarkable(session, config.apply.checkpoint_schema, cluster_id)
+    return list(explanations((schema, table), (to.schema, to.name), findings, ddls, config.apply.ignore_txn_commit_ts))

@@ -19,14 +19,17 @@ from dataclasses import dataclass, field
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
-from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
+from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class VerifiedTable:
     ts: int
     """S, the last one of several."""
     left_out: Sequence[NotCompared] = ()
-    """Columns that were not compared; without a tally the table."""
+    """Columns that were not compared, and what differs in the definition; without a tally the table."""
     tally: Tally | None = None
     """None: the table was not compared."""
 
@@ -173,7 +176,7 @@ class Verification:
         """Whether the settings replicate a table, and a pattern names it."""
         label = ".".join(name).lower()
         named = not self.patterns or any(fnmatch.fnmatchcase(label, pattern.lower()) for pattern in self.patterns)
-        return named and name[0].lower() not in _OF_THE_SERVER and Intent.of(self.apply, {}).selection.tables.keeps(*name)
+        return named and name[0].lower() not in _OF_THE_SERVER and Selection.of(self.apply).tables.keeps(*name)
 
     # One table.
 
@@ -248,7 +251,9 @@ class Verification:
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
         with unlocked(target):
-            intent = Intent.of(self.apply, load_frozen(target, self.apply, self.cluster_id))
+            recorded = remarkable(target, self.apply.checkpoint_schema, self.cluster_id)
+            standard = Standard(self.apply, dialect_of(target, self.apply), upstream.flavour, recorded)
+            intent = Intent.of(load_frozen(target, self.apply, self.cluster_id), standard)
         to = intent.selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:

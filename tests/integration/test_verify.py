@@ -489,35 +489,11 @@ def test_what_cannot_be_recorded_is_said(site: VerifySite, tmp_path: Path) -> No
 # The command.
 
 
-def settings(site: VerifySite, tmp_path: Path) -> Path:
-    target = site.config.target
-    file = tmp_path / "drainer.toml"
-    file.write_text(
-        f"""
-[syncer]
-db-type = "mysql"
-replicate-do-db = ["up"]
-[syncer.to]
-user = "{target.user}"
-password = "{target.password}"
-[syncer.to.checkpoint]
-schema = "{MARKS}"
-[spark]
-socket = "{target.socket}"
-delta-dir = "{tmp_path}/delta"
-[[spark.route]]
-db-name = "up"
-to-db = "down"
-"""
-    )
-    return file
-
-
 def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(site, 50)
     site.both("CREATE TABLE {}.other (id INT PRIMARY KEY)", "INSERT INTO {}.other VALUES (1)")
     site.sql("UPDATE down.t SET v = 'it''s' WHERE id = 6")
-    file = settings(site, tmp_path)
+    file = site.written(tmp_path)
     site.hold()
     assert verify.main(["-config", str(file)], site.source) == 1
     said = capsys.readouterr().out
@@ -535,7 +511,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
 
 
 def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
-    file = settings(site, tmp_path)
+    file = site.written(tmp_path)
     with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
         verify.main(["-config", str(file)])
     with pytest.raises(ConfigError, match="--rate is -1"):

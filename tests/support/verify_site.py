@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, TableRoute, TargetConfig
@@ -15,6 +16,7 @@ from pyspark_tidb_binlog.sinks.verify.standing import STATEMENTS
 from pyspark_tidb_binlog.sinks.verify.verification import Round, Verification, VerifiedTable
 from tests.support.leases import held
 from tests.support.recorded import record_in, set_checkpoint
+from tests.support.settings_file import toml
 
 MARKS = "verify_marks"
 
@@ -79,6 +81,29 @@ class VerifySite:
     def config(self) -> DrainerConfig:
         given: dict[str, Any] = {"routes": (TableRoute(db_name="up", to_db="down"),), "replicate_do_db": ("up",)} | self.settings
         return DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=MARKS, **given))
+
+    def written(self, directory: Path, more: str = "") -> Path:
+        """The settings as a file; ``more``: of ``[syncer]``."""
+        target = self.config.target
+        return toml(
+            directory,
+            f"""
+[syncer]
+db-type = "mysql"
+replicate-do-db = ["up"]
+{more}
+[syncer.to]
+user = "{target.user}"
+password = "{target.password}"
+[syncer.to.checkpoint]
+schema = "{MARKS}"
+[spark]
+socket = "{target.socket}"
+[[spark.route]]
+db-name = "up"
+to-db = "down"
+""",
+        )
 
     def at(self, ts: int, *, consistent: bool = True) -> None:
         """The Drainer has committed everything up to ``ts``."""
