@@ -18,7 +18,7 @@ information_schema shows. A key is there if its columns are the first ones of an
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
@@ -44,7 +44,9 @@ _TYPES = {
 }
 _TIMES = frozenset({*_MOMENTS, ColumnType.TIME})
 _WORDED = frozenset({"enum", "set"})
-_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"})
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
+_DIGITS = Context(prec=100)
+_ESCAPES = re.compile(r"[\\']| +$")
 _TEXTS = _WORDED | {"char", "varchar"}
 
 
@@ -97,7 +99,7 @@ def unlike(upstream: TargetTable, target: TargetTable, wanted: Collection[str], 
                 mend = definition and f"ALTER TABLE {label} MODIFY COLUMN {definition}"
                 yield NotCompared(words, True, compared=True) if by_intent else differing(name, words, mend)
             was, now = _literal(ours[name], standard.upstream), _literal(there[name], standard.dialect.flavour)
-            if was is not None and was != now and (now is not None or there[name].default is None):
+            if was is not None and not _same_default(was, now) and (now is not None or there[name].default is None):
                 shown = quote_string(str(was))
                 mend = f"ALTER TABLE {label} ALTER COLUMN {quote_name(column.name)} SET DEFAULT {shown}"
                 yield differing(name, f"column {column.name} has another default than {shown}", mend)
@@ -178,6 +180,13 @@ def _info(place: int, column: TargetColumn, flavour: Flavour) -> ColumnInfo:
         *(place + 1, column.name, place, tp, flag, flen, decimal, charset, collate, column.words, *origin, default, None),
         *(False, made_of, False, False, PUBLIC, ""),
     )
+
+
+def _same_default(was: str | Decimal, now: str | Decimal | None) -> bool:
+    """Whether a server that shows ``now`` may have been given ``was``: it rounds numbers, and escapes texts in its own way."""
+    if isinstance(was, Decimal) and isinstance(now, Decimal):
+        return was.quantize(now, ROUND_HALF_UP, _DIGITS) == now
+    return _ESCAPES.sub("", str(was)) == _ESCAPES.sub("", str(now))
 
 
 def _is_known(column: ColumnInfo, shown: TargetColumn) -> bool:
