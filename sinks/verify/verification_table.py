@@ -133,7 +133,9 @@ class VerificationTable(AppendedTable):
     def note_table(self, found: VerifiedTable, words: str) -> None:
         """A table was compared. ``words``: what may explain that it differs."""
         about = {"table": found.name, "commit_ts": found.ts}
-        rows: list[dict[str, Any]] = [{"kind": "left out", "words": one.words, "sql": [one.mend] if one.mend else None} for one in found.left_out]
+        rows: list[dict[str, Any]] = [
+            {"kind": "left out", "words": one.words, "sql": [one.mend] if one.mend else None} for one in found.left_out
+        ]
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
             counts = {name: getattr(tally, name) for name in ("rows", "equal", "differing")}

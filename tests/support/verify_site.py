@@ -99,6 +99,7 @@ password = "{target.password}"
 schema = "{MARKS}"
 [spark]
 socket = "{target.socket}"
+delta-dir = "{directory}/delta"
 [[spark.route]]
 db-name = "up"
 to-db = "down"
