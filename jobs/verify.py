@@ -44,7 +44,9 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         "verify", "Compares every table of the target with the upstream, exactly, beside a running Drainer. Nothing is written."
     )
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="the Drainer's settings, with [spark.upstream]")
-    options.add_argument("--tables", default="", metavar="PATTERN", help="only these tables, by their names upstream: shop.*,crm.user?")
+    options.add_argument(
+        "--tables", default="", metavar="PATTERN", help="only these tables, by their names on either side: shop.*,crm.user?"
+    )
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
     add_switch(options, "--afresh", what="do not continue a run that was ended")

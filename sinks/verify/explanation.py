@@ -11,7 +11,6 @@ from typing import Any
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, RecordedDdl
-from pyspark_tidb_binlog.sinks.mysql.dialect import table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 
 _NOT_EXECUTED = frozenset({"ignored", "filtered"})
@@ -50,8 +49,8 @@ def explanations(
         yield from (f"{loss} ({_of(ddl)})" for loss in _losses(ddl, target))
     if skipped:
         yield f"ignore-txn-commit-ts skips the transactions at {', '.join(map(str, sorted(skipped)))}"
-    rows, label = list(findings), table_name(*target).lower()
-    counts = Counter(row["kind"] for row in rows if row["table"].lower() == label)
+    rows, label = list(findings), ".".join(target).lower()
+    counts = Counter(row["kind"] for row in rows if (row["table"] or "").replace("`", "").lower() == label)
     common = Counter(row["kind"] for row in rows if not row["table"] and row["kind"] in _OF_ALL_TABLES)
     for what, found in (("of this table", counts), ("of no single table", common)):
         if found:

@@ -122,7 +122,7 @@ class Verification:
     apply: ApplyConfig
     cluster_id: int
     patterns: Sequence[str] = ()
-    """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
+    """``db.table`` upstream or at the target, with ``*`` and ``?``; none: all tables."""
     pace: Pace = field(default_factory=Pace)
     equal: Mapping[str, EqualRows] = field(default_factory=dict)
     """By table: where an earlier run has come to, so that this one goes on there."""
@@ -174,9 +174,11 @@ class Verification:
 
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
-        label = ".".join(name).lower()
-        named = not self.patterns or any(fnmatch.fnmatchcase(label, pattern.lower()) for pattern in self.patterns)
-        return named and name[0].lower() not in _OF_THE_SERVER and Selection.of(self.apply).tables.keeps(*name)
+        selection = Selection.of(self.apply)
+        to = selection.routes.target(*name)
+        labels = ".".join(name).lower(), f"{to.schema}.{to.name}".lower()
+        named = not self.patterns or any(fnmatch.fnmatchcase(label, pattern.lower()) for pattern in self.patterns for label in labels)
+        return named and name[0].lower() not in _OF_THE_SERVER and selection.tables.keeps(*name)
 
     # One table.
 
