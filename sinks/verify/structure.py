@@ -43,11 +43,11 @@ _TYPES = {
     **{"integer": ColumnType.INT, "numeric": ColumnType.DECIMAL, "real": ColumnType.DOUBLE},
 }
 _TIMES = frozenset({*_MOMENTS, ColumnType.TIME})
-_WORDED = frozenset({"enum", "set"})
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
+_TEXTS = frozenset({"char", "varchar", "enum", "set"})
 _DIGITS = Context(prec=100)
+"""More than a DECIMAL has."""
 _ESCAPES = re.compile(r"[\\']| +$")
-_TEXTS = _WORDED | {"char", "varchar"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,56 +77,73 @@ class Standard:
 
 def unlike(upstream: TargetTable, target: TargetTable, wanted: Collection[str], standard: Standard) -> Iterator[NotCompared]:
     """Yield how the target's definition differs. ``wanted``: the replicated columns, in lower case; empty: all."""
-    info, label = info_of(upstream, wanted, standard.upstream), table_name(target.schema, target.name)
-    there = {c.name.lower(): c for c in target.columns}
-    ours = {c.name.lower(): c for c in upstream.columns}
-
-    def differing(name: str, words: str, mend: str = "", *, compared: bool = True) -> NotCompared:
-        why = reason(standard.recorded, (upstream.schema, upstream.name), (target.schema, target.name), name)
-        if not why and not compared and standard.apply.partial_columns:
-            why = "the settings allow that"
-        return NotCompared(f"{words}: {why}" if why else words, bool(why), "" if why else mend, compared)
-
-    for column in info.columns:
-        name = column.name.lower()
-        definition = column_definition(column, info, standard.dialect, explicit=True) if _is_known(column, ours[name]) else ""
-        if name not in there:
-            yield differing(
-                name, f"{column.name}: the target lacks it", definition and f"ALTER TABLE {label} ADD COLUMN {definition}", compared=False
-            )
-        elif not column.generated and not there[name].generated and form_of_both(ours[name], there[name]) is not None:
-            for words, by_intent in _column_unlike(column, info, there[name], standard):
-                mend = definition and f"ALTER TABLE {label} MODIFY COLUMN {definition}"
-                yield NotCompared(words, True, compared=True) if by_intent else differing(name, words, mend)
-            was, now = _literal(ours[name], standard.upstream), _literal(there[name], standard.dialect.flavour)
-            if was is not None and not _same_default(was, now) and (now is not None or there[name].default is None):
-                shown = quote_string(str(was))
-                mend = f"ALTER TABLE {label} ALTER COLUMN {quote_name(column.name)} SET DEFAULT {shown}"
-                yield differing(name, f"column {column.name} has another default than {shown}", mend)
-    indexes = {index.name: index for index in info.indexes}
+    judge = _Judge(upstream, target, info_of(upstream, wanted, standard.upstream), standard)
+    for column in judge.info.columns:
+        yield from judge.column(column)
     for key in (*upstream.unique_keys, *upstream.other_keys):
-        names = [name.lower() for name, _ in key.columns]
-        if key.name in indexes and all(name in there for name in names) and not _has(key, indexes[key.name], target, info):
-            clause = index_definition(indexes[key.name], standard.dialect, info)
-            yield replace(
-                differing(key.name, f"key {key.name} missing or different", f"ALTER TABLE {label} ADD {clause}", compared=False),
-                compared=True,
-            )
-        elif "" in names and target.key(key.name) is None:
-            words = f"key {key.name}, which is over an expression, is missing"
-            able = standard.dialect.flavour is not Flavour.MARIADB
-            yield differing(key.name, words) if able else NotCompared(f"{words}: a MariaDB has none", True, compared=True)
-    if (folded := folded_keys(info, target, standard.apply, standard.dialect)) is not None:
+        yield from judge.key(key)
+    if (folded := folded_keys(judge.info, target, standard.apply, standard.dialect)) is not None:
         yield NotCompared(f"{folded.what}: {folded.todo}", by_intent=not folded.known, compared=True)
 
 
-def _column_unlike(column: ColumnInfo, info: TableInfo, there: TargetColumn, standard: Standard) -> Iterator[tuple[str, bool]]:
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judges one table."""
+
+    upstream: TargetTable
+    target: TargetTable
+    info: TableInfo
+    """The upstream's, with the replicated columns."""
+    standard: Standard
+
+    def column(self, column: ColumnInfo) -> Iterator[NotCompared]:
+        """Yield how the target's column differs."""
+        ours, there, dialect = self.upstream.column(column.name), self.target.column(column.name), self.standard.dialect
+        assert ours is not None
+        definition = column_definition(column, self.info, dialect, explicit=True) if _is_known(column, ours) else ""
+        if there is None:
+            mend = definition and f"ADD COLUMN {definition}"
+            yield self._named(column.name, f"{column.name}: the target lacks it", mend, lacks=True, compared=False)
+            return
+        if column.generated or there.generated or form_of_both(ours, there) is None:
+            return
+        for words, holds in _column_unlike(column, self.info, there, dialect):
+            mend = definition and f"MODIFY COLUMN {definition}"
+            yield NotCompared(words, True, compared=True) if holds else self._named(column.name, words, mend)
+        was, now = _literal(ours, self.standard.upstream), _literal(there, dialect.flavour)
+        if was is not None and not _same_default(was, now) and (now is not None or there.default is None):
+            shown = quote_string(str(was))
+            mend = f"ALTER COLUMN {quote_name(column.name)} SET DEFAULT {shown}"
+            yield self._named(column.name, f"column {column.name} has another default than {shown}", mend)
+
+    def key(self, key: TargetKey) -> Iterator[NotCompared]:
+        """Yield how the target's keys lack this one. If they lack one of its columns, that is named already."""
+        index = next((i for i in self.info.indexes if i.name == key.name), None)
+        if index is not None and all(self.target.column(name) for name, _ in key.columns) and not _has(key, index, self.target, self.info):
+            mend = f"ADD {index_definition(index, self.standard.dialect, self.info)}"
+            yield self._named(key.name, f"key {key.name} missing or different", mend, lacks=True)
+        elif not all(name for name, _ in key.columns) and self.target.key(key.name) is None:
+            words = f"key {key.name}, which is over an expression, is missing"
+            none = self.standard.dialect.flavour is Flavour.MARIADB
+            yield NotCompared(f"{words}: a MariaDB has none", True, compared=True) if none else self._named(key.name, words, lacks=True)
+
+    def _named(self, name: str, words: str, clause: str = "", *, lacks: bool = False, compared: bool = True) -> NotCompared:
+        """A difference, which is by intent if a DDL's record has it, or the settings allow that the target ``lacks`` it."""
+        target = self.target.schema, self.target.name
+        why = reason(self.standard.recorded, (self.upstream.schema, self.upstream.name), target, name)
+        if not why and lacks and self.standard.apply.partial_columns:
+            why = "sync-mode = 2 or sync-ddl = false allows that"
+        mend = f"ALTER TABLE {table_name(*target)} {clause}" if clause and not why else ""
+        return NotCompared(f"{words}: {why}" if why else words, bool(why), mend, compared)
+
+
+def _column_unlike(column: ColumnInfo, info: TableInfo, there: TargetColumn, dialect: Dialect) -> Iterator[tuple[str, bool]]:
     """Yield what differs, and whether the target's column holds all values still."""
-    dialects = [replace(standard.dialect, nopad=nopad, binary=binary) for nopad in (True, False) for binary in (True, False)]
-    wanted = standard.dialect.column_charset(column, info)
+    dialects = [replace(dialect, nopad=nopad, binary=binary) for nopad in (True, False) for binary in (True, False)]
+    wanted = dialect.column_charset(column, info)
     # What each setting of the upstream's collations makes: existing tables keep theirs when it changes.
     known = [*(d.column_charset(column, info) for d in dialects), *(d.charset(column.charset, column.collate) for d in dialects)]
-    own = replace(standard.dialect, nopad=False).charset(column.charset, column.collate).charset
+    own = replace(dialect, nopad=False).charset(column.charset, column.collate).charset
     if words := misfit(there, column, None, wanted, own):
         yield f"column {column.name} is {words}", not holds_less(there, column, {wanted.charset, own})
     elif is_text_or_words(column) and spelled(there.collation) not in {spelled(one.collate) for one in known}:
@@ -147,18 +164,9 @@ def info_of(table: TargetTable, wanted: Collection[str], flavour: Flavour) -> Ta
     columns = tuple(_info(place, c, flavour) for place, c in enumerate(c for c in table.columns if not wanted or c.name.lower() in wanted))
     places = {c.name.lower(): c.offset for c in columns}
     keys = [k for k in (*table.unique_keys, *table.other_keys) if all(name.lower() in places for name, _ in k.columns)]
+    parts = [tuple(IndexColumn(name, places[name.lower()], length) for name, length in k.columns) for k in keys]
     indexes = tuple(
-        IndexInfo(
-            number,
-            k.name,
-            tuple(IndexColumn(n, places[n.lower()], length) for n, length in k.columns),
-            k.unique,
-            k.primary,
-            PUBLIC,
-            False,
-            "",
-        )
-        for number, k in enumerate(keys, 1)
+        IndexInfo(n, k.name, of, k.unique, k.primary, PUBLIC, False, "") for n, (k, of) in enumerate(zip(keys, parts, strict=True), 1)
     )
     charset = table.collation.partition("_")[0]
     return TableInfo(0, table.name, charset, table.collation, columns, indexes, False, False, (), False, False, 0, "")
