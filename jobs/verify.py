@@ -64,7 +64,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
-            Follow(config, run, view, record, partial(_explained, config)).until(stop)
+            Follow(config, run, view, record, partial(_explained, config, run.cluster_id)).until(stop)
             return 0
         begun = record.begin(afresh=given.afresh)
         if begun.run:
@@ -96,9 +96,9 @@ def _taken(
                 view.round(found)
                 record.note_part(found)
             else:
-                words = _explained(config, run.cluster_id, found.name) if found.differs else []
+                words = _explained(config, run.cluster_id, found)
                 view.table(found, words)
-                record.note_table(found, "; ".join(words))
+                record.note_table(found, words)
                 tables.append(found)
             if stop.is_set():
                 return False
@@ -135,9 +135,11 @@ def verification(
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 
-def _explained(config: DrainerConfig, cluster_id: int, name: str) -> list[str]:
+def _explained(config: DrainerConfig, cluster_id: int, found: VerifiedTable) -> list[str]:
     """What may explain that a table differs, as far as the target and this machine have it recorded."""
-    schema, _, table = name.partition(".")
+    if not found.differs:
+        return []
+    schema, _, table = found.name.partition(".")
     to, findings = Selection.of(config.apply).routes.target(schema, table), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
         findings += recorded_findings(config)

@@ -130,7 +130,7 @@ class VerificationTable(AppendedTable):
         key = json.dumps({"columns": list(found.equal.key), "end": key_to_json(found.equal.end)})
         self._write([{"kind": "part", "table": found.name, "commit_ts": found.ts, "rows": found.equal.rows, "key": key}])
 
-    def note_table(self, found: VerifiedTable, words: str) -> None:
+    def note_table(self, found: VerifiedTable, words: Sequence[str]) -> None:
         """A table was compared. ``words``: what may explain that it differs."""
         about = {"table": found.name, "commit_ts": found.ts}
         rows: list[dict[str, Any]] = [
@@ -139,7 +139,7 @@ class VerificationTable(AppendedTable):
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
             counts = {name: getattr(tally, name) for name in ("rows", "equal", "differing")}
-            rows.append({"kind": "table", "words": words or None} | counts)
+            rows.append({"kind": "table", "words": "; ".join(words) or None} | counts)
         self._write([about | row for row in rows])
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:

@@ -441,7 +441,7 @@ def test_a_run_that_was_ended_goes_on(site: VerifySite, tmp_path: Path, monkeypa
     for event in run.run():
         run.pace.size = 20
         if isinstance(event, VerifiedTable):
-            record.note_table(event, "")
+            record.note_table(event, [])
             continue
         record.note_part(event)
         if event.tally.rows >= 150:

@@ -4,7 +4,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Shown:
     def round(self, found: Round) -> None:
         pass
 
-    def table(self, found: VerifiedTable, words: str) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str]) -> None:
         self.tables.append(found)
 
     def end(self, total: object) -> None:
@@ -183,7 +183,7 @@ def following(mirror: MirroredUpstream, config: DrainerConfig) -> Iterator[tuple
 
     def until_stop() -> None:
         try:
-            Follow(config, run, shown, record, lambda found: "").until(stop)
+            Follow(config, run, shown, record, lambda found: []).until(stop)
         except BaseException as error:
             failed.append(error)
 
