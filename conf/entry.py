@@ -25,6 +25,12 @@ def document(name: str) -> str:
     return f"docs/{name}.md" if IN_CHECKOUT else f"`{COMMAND} docs {name}`"
 
 
+def comparing(*tables: str) -> str:
+    """What a person types to compare these tables, named as at the target or upstream, with the upstream; without any: all."""
+    named = ",".join(dict.fromkeys(table.replace("`", "") for table in tables))
+    return f"{COMMAND} verify -config FILE{f' --tables {named}' if named else ''}"
+
+
 def sample(name: str) -> str:
     """A file of the project that a person copies or reads, such as ``conf/drainer.toml``: relative to a checkout, else its path."""
     return name if IN_CHECKOUT else str(HOME / name)

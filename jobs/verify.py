@@ -1,7 +1,7 @@
 """``tidb-binlog verify``: is the target the same as the upstream? Exact, beside a running Drainer. No JVM starts (docs/verify.md).
 
-Promises: without ``--apply`` nothing is written, on either side. Exit code 1: a row differs, a table that should be compared could not be, or not all tables were seen.
-What was found is in the Delta table ``verification``; a run that was ended is continued there.
+Promises: without ``--apply`` nothing is written, on either side. Exit code 1: a row or a definition differs, a table that should be compared could not be, or not all
+tables were seen. What was found is in the Delta table ``verification``; a run that was ended is continued there.
 """
 
 import contextlib
@@ -10,10 +10,12 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs, findings_of
+from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
+from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView, total_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
@@ -21,9 +23,13 @@ from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
+from pyspark_tidb_binlog.sinks.verify.explanation import explanations
 from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
@@ -38,7 +44,9 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     """Compare, and print what differs. ``upstream`` None: ``[spark.upstream]``."""
     options = parser("verify", "Compares every table of the target with the upstream, exactly, beside a running Drainer.")
     options.add_argument("-config", "--config", type=Path, metavar="FILE", help="the Drainer's settings, with [spark.upstream]")
-    options.add_argument("--tables", default="", metavar="PATTERN", help="only these tables, by their names upstream: shop.*,crm.user?")
+    options.add_argument(
+        "--tables", default="", metavar="PATTERN", help="only these tables, by their names on either side: shop.*,crm.user?"
+    )
     options.add_argument("--rate", type=int, default=0, metavar="ROWS", help="rows a second, at most (default: any number)")
     add_switch(options, "--json", what="one JSON object for each table, then one for all")
     add_switch(options, "--afresh", what="do not continue a run that was ended")
@@ -66,7 +74,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
-            Follow(config, run, view, record, partial(_explained, config)).until(stop)
+            Follow(config, run, view, record, partial(_explained, config, run.cluster_id)).until(stop)
             return 0
         begun = record.begin(afresh=given.afresh)
         if begun.run:
@@ -100,7 +108,7 @@ def _taken(
                 view.round(found)
                 record.note_part(found)
             else:
-                words = _explained(config, found)
+                words = _explained(config, run.cluster_id, found)
                 result = repairs.repair(found) if repairs is not None and found.tally is not None else None
                 repaired = result is not None and result.whole
                 view.table(found, words, result)
@@ -133,6 +141,7 @@ def verification(
         )
     if rate < 0:
         raise ConfigError(f"--rate is {rate}: give a number of rows")
+    config = config if upstream else with_collations(config)
     with connect(config.target, config.apply) as session:
         flavour = session.flavour
         cluster_id = config.source.cluster_id or only_cluster(session, config.apply.checkpoint_schema, table_in_target(config))
@@ -141,7 +150,14 @@ def verification(
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 
-def _explained(config: DrainerConfig, found: VerifiedTable) -> str:
-    """What is recorded of a table that differs, as far as this machine knows."""
-    count = len(findings_of(config, found.target)) if found.tally is not None and found.tally.differing else 0
-    return f"{count} findings of this table are recorded: ctl findings" if count else ""
+def _explained(config: DrainerConfig, cluster_id: int, found: VerifiedTable) -> list[str]:
+    """What may explain that a table differs, as far as the target and this machine have it recorded."""
+    if not found.differs:
+        return []
+    schema, _, table = found.name.partition(".")
+    to, findings = Selection.of(config.apply).routes.target(schema, table), list[dict[str, Any]]()
+    with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
+        findings += open_findings(recorded_findings(config))
+    with connect(config.target, config.apply) as session:
+        ddls = remarkable(session, config.apply.checkpoint_schema, cluster_id)
+    return list(explanations((schema, table), (to.schema, to.name), findings, ddls, config.apply.ignore_txn_commit_ts))

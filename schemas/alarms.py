@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.conf.entry import COMMAND, document
+from pyspark_tidb_binlog.conf.entry import COMMAND, comparing, document
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.schemas.remarks import Remark
 
@@ -350,7 +350,8 @@ ALARMS = (
     Alarm("version-unsupported", Check.VERSIONS, Severity.WARNING, lambda facts: None if facts.versions is None else "; ".join(facts.versions),
           "install a supported version", "supported"),
     Alarm("findings", Check.FINDINGS, Severity.WARNING, _findings,
-          f"{COMMAND} ctl findings --config FILE shows them; copy a table that differs again: --bootstrap DB.TABLE", "errors/findings",
+          f"{COMMAND} ctl findings --config FILE shows them; {comparing('DB.TABLE')} says what differs; copy such a table again: --bootstrap DB.TABLE",
+          "errors/findings",
           Rule("binlog_drainer_spark_findings_total > 0",
                "{{ $value }} findings of kind {{ $labels.kind }} since the Drainer's start", "0s")),
     Alarm("differs", Check.VERIFIED, Severity.CRITICAL, _differs,

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, DdlRefused, ReplicationError
 from pyspark_tidb_binlog.schemas.events import physical_ms
@@ -57,7 +58,7 @@ _BACKLOG_MS = 10_000
 """A target that is further behind than this has a backlog."""
 _STRANDED = (
     "some sessions still wrote into the partition when rows first needed its DROP PARTITION. The upstream dropped those rows; at the target they may be in "
-    "the next partition. Compare the rows of that range with the upstream"
+    "the next partition. Compare the table with the upstream by "
 )
 _SMALL_BATCHES = 3
 """After so many small batches in a row there is none. A backlog may begin with a small one."""
@@ -352,8 +353,8 @@ class BatchApplier:
             ddl = DdlStep(step.upto_ts, job, job.query, True, step.applied, step.applied, lost=True)
             losses = decided(ddl, self._feed.snapshot(), self._selection).losses
             findings += [Finding(FindingKind.DDL, words, commit_ts=step.upto_ts) for words in losses]
-        for table in step.stranded:
-            findings.append(Finding(FindingKind.DDL, _STRANDED, f"{table.schema}.{table.name}", step.upto_ts))
+        for label in (f"{table.schema}.{table.name}" for table in step.stranded):
+            findings.append(Finding(FindingKind.DDL, _STRANDED + comparing(label), label, step.upto_ts))
         for lost in unwritable:
             count = int(pc.sum(pc.equal(rows["table_id"], lost.table_id)).as_py() or 0) if isinstance(rows, pa.Table) else -1
             findings.append(Finding(FindingKind.DDL, lost.why, lost.table, step.upto_ts, wanted=count, found=0 if count >= 0 else -1))

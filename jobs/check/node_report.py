@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.jobs.check.recorded_findings import Repairs
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, plain, progress_in
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -127,6 +128,8 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
         )
         closed = f" (repaired at {ts}, {as_time(ts)})" if (ts := repairs.repaired_at(row)) else ""
         yield f"{row['recorded_at']:%Y-%m-%d %H:%M:%S} {in_words(finding, show_row_data)}{closed}"
+    if tables := sorted({row["table"] for row in newest if row["table"]}):
+        yield f"whether they differ now: {comparing(*tables)}"
 
 
 def _short(sql: str) -> str:

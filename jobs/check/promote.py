@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import finding_lines
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
@@ -79,7 +80,8 @@ def main(config: DrainerConfig, *, apply: bool) -> int:
     if not found.whole:
         raise ConfigError(
             "nothing was changed, because a span is half written. Let the Drainer finish it, or its relay log alone. If neither can, make the checkpoint's "
-            "consistent true by hand, and compare the tables that were written last"
+            "consistent true by hand, and compare the tables that were written last, if the upstream is there: "
+            f"{comparing()}"
         )
     _promote(config, found)
     print("Promoted: no Drainer starts with this target any more. Applications may write to it.")

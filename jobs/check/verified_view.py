@@ -27,7 +27,7 @@ class VerifiedView(Protocol):
     def round(self, found: Round) -> None:
         """A part of a table was compared."""
 
-    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
         """A table was compared. ``words``: what may explain that it differs, or what to do. ``result``: of its repair."""
 
     def end(self, total: Mapping[str, int]) -> None:
@@ -54,7 +54,7 @@ class TextView:
             frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), self._rate(found.tally.rows))
             self._place.show(lambda columns, lines: frame[: columns - 1])
 
-    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
         """See ``VerifiedView``."""
         self._seen += 1
         self._rows += found.tally.rows if found.tally else 0
@@ -91,10 +91,12 @@ class JsonView:
     def round(self, found: Round) -> None:
         """See ``VerifiedView``."""
 
-    def table(self, found: VerifiedTable, words: str, result: TableRepair | None = None) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
         """See ``VerifiedView``."""
-        left_out = [{"why": one.words, "by_intent": one.by_intent} for one in found.left_out]
+        named = [(one.compared, {"why": one.words, "by_intent": one.by_intent, "sql": one.mend}) for one in found.left_out]
+        left_out, structure = ([one for compared, one in named if compared is wanted] for wanted in (False, True))
         shown: dict[str, Any] = {"table": found.name, "commit_ts": found.ts, "compared": found.tally is not None, "not_compared": left_out}
+        shown["structure"] = structure
         if (tally := found.tally) is not None:
             listed = [
                 {"kind": d.kind.name.lower(), "key": d.key, "columns": d.changed, "times": d.times, "sql": d.sql(self._flavour)}
@@ -102,7 +104,7 @@ class JsonView:
             ]
             shown |= {"rows": tally.rows, "equal": tally.equal, "differing": tally.differing, "differences": listed}
         if words:
-            shown["explained"] = words
+            shown["explained"] = list(words)
         if result is not None and (done := result.done) is not None:
             left = [{"key": one.difference.key, "why": one.why} for one in done.left]
             shown |= {"repaired": sum(d.times for d in done.repaired), "right_already": done.right, "not_repaired": left}
@@ -125,16 +127,17 @@ def total_of(tables: Sequence[VerifiedTable]) -> dict[str, int]:
     return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
 
 
-def table_lines(found: VerifiedTable, words: str, flavour: Flavour, *, with_sql: bool) -> list[str]:
+def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *, with_sql: bool) -> list[str]:
     """What is said of a table. Pure."""
-    name = found.name
-    lines = [f"{name}: {'' if one.by_intent else 'NOT AS IT SHOULD BE: '}not compared: {one.words}" for one in found.left_out]
+    name, lines = found.name, list[str]()
+    for one in found.left_out:
+        what = f"{'' if one.by_intent else 'NOT AS IT SHOULD BE: '}{'' if one.compared else 'not compared: '}"
+        lines += [f"{name}: {what}{one.words}", *([f"  {one.mend};"] if one.mend else [])]
+    lines += [f"  may explain it: {one}" for one in words]
     if (tally := found.tally) is None:
         return lines
     differs = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
     lines.append(f"{name}: {tally.rows:,} rows at {found.ts} ({as_time(found.ts)}): {differs}")
-    if words and tally.differing:
-        lines.append(f"  {words}")
     for difference in tally.listed:
         statements = difference.sql(flavour)
         lines.append(f"  -- {difference_line(difference)}")

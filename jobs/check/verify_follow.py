@@ -9,7 +9,7 @@ Promises: reads only. What cannot be compared now (a DDL runs, a server is away,
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import source_options
@@ -36,7 +36,7 @@ class Follow:
     run: Verification
     view: VerifiedView
     record: VerificationTable
-    explained: Callable[[VerifiedTable], str]
+    explained: Callable[[VerifiedTable], Sequence[str]]
     _again: dict[TableName, None] = field(default_factory=dict, init=False)
     """Tables of which changed rows differed."""
     _pass_at: float = field(default=0.0, init=False)

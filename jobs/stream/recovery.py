@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.stream.targets import relay_stream
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
@@ -80,7 +81,7 @@ def in_words(done: Replayed, directory: Path) -> str:
         f"is consistent at {done.commit_ts} ({as_time(done.commit_ts)}). Start again when the upstream is back: the stream continues from there"
     )
     if done.keyless:
-        text += f". Compare these tables with the upstream, because their equal rows have no unique key: {', '.join(sorted(done.keyless))}"
+        text += f". Compare with the upstream the tables whose equal rows have no unique key: {comparing(*sorted(done.keyless))}"
     return f"{text}. {done.findings.total()} findings are in the log" if done.findings else text
 
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, read_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
@@ -232,7 +233,7 @@ def lost_words(job: Job) -> str:
     return (
         f"the binlog of DDL job {job.id} ({job.type_name}: {' '.join(job.query.split())[:200]}) never came, although the DDL ended at "
         f"{as_time(job.finished_ts)}. It was executed from the DDL history. Did a TiDB server run without binlog, or skip binlogs (binlog.ignore-error)? "
-        "Then rows may be missing, too: compare the tables with the upstream"
+        f"Then rows may be missing, too: compare the tables with the upstream by {comparing()}"
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, FindingError, RetryableApplyError, ServerRefused
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -288,6 +289,6 @@ def _stop_at(findings: Sequence[Finding], settings: ApplyConfig) -> None:
         first = in_words(findings[0], settings.log_row_data)
         raise FindingError(
             f"the target differs from what the binlogs expect, {len(findings)} findings, the first: {first}. Nothing of this transaction is "
-            "committed. Compare the table with the upstream, repair it and start again. Or set spark.on-finding = record, which records findings and "
-            "continues"
+            f"committed. Compare the table with the upstream by {comparing(findings[0].table)}, repair it and start again. Or set spark.on-finding = record, "
+            "which records findings and continues"
         )

@@ -16,6 +16,7 @@ finding of that row. So does one with another name for the same type (JSON as lo
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import TokenKind, text_of, tokenize
@@ -211,6 +212,38 @@ def misfit(there: TargetColumn, column: ColumnInfo, was: ColumnInfo | None, want
     if charset not in {_HOLDS_ALL, wanted.charset, own} or (recoded and collate != spelled(wanted.collate)):
         return f"{charset} {collate} instead of {wanted.charset} {wanted.collate}"
     return ""
+
+
+def holds_less(there: TargetColumn, column: ColumnInfo, charsets: Collection[str]) -> bool:
+    """Whether a column for which ``misfit`` has words loses values of ``column``; ``charsets``: those that hold its texts, beside utf8mb4."""
+    texts = is_text_or_words(column) and column.tp != ColumnType.JSON and there.collation
+    null = not there.nullable and not column.not_null and not column.generated
+    other = not same_type(there.type, column) and (bool(changed(column, there)) or _shorter(column, there))
+    return bool(null or other or (texts and spelled(there.charset) not in {_HOLDS_ALL, *charsets}))
+
+
+def _shorter(column: ColumnInfo, there: TargetColumn) -> bool:
+    """Whether the target's type, which is another one, has a smaller range or length."""
+    length, scale = _measures(there)
+    if column.tp in _WITH_WORDS:
+        return bool({as_shown(e) for e in column.elems} - {as_shown(e) for e in there.words}) and there.kind in ("enum", "set")
+    if there.kind in _INTEGERS:
+        bits = _BITS.get(ColumnType["INT" if there.kind == "integer" else there.kind.upper()], 0)
+        if column.tp == ColumnType.DECIMAL:
+            return bool(10**column.flen > 2 ** (bits - 1))
+        return (there.unsigned and not column.unsigned) or bits - (not there.unsigned) < _bits(column)
+    if there.kind in _DECIMALS:
+        digits = column.flen - max(column.decimal, 0) if column.tp == ColumnType.DECIMAL else len(str(2 ** _bits(column)))
+        return length - scale < digits
+    if there.kind == "bit":
+        return max(length, 1) < _bits(column)
+    if column.tp == ColumnType.DATETIME:
+        return there.kind == "timestamp"
+    if not (is_text(column) or is_bytes(column) or column.tp == ColumnType.JSON):
+        return False
+    if lob := _LOB.fullmatch(there.type.lower()):
+        return _PREFIX_BYTES[lob[1]] < _needed(column)
+    return there.kind != "json" and length < (_LOB_BYTES[ColumnType(column.tp)] if column.tp in _LOB_BYTES else column.flen)
 
 
 def out_of_gbk(table: TableAt, there: TargetTable, dialect: Dialect) -> str:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import DdlRefused
 from pyspark_tidb_binlog.schemas.events import as_time
@@ -114,8 +115,9 @@ class SafeMode:
         if name not in self._named and cannot_tell_apart(at.info):
             self._named.add(name)
             _log.warning(
-                "safe mode: %s has no unique key without NULL, so equal rows cannot be told apart. Compare the table with the upstream afterwards",
+                "safe mode: %s has no unique key without NULL, so equal rows cannot be told apart. Compare the table with the upstream afterwards: %s",
                 name,
+                comparing(name),
             )
 
 

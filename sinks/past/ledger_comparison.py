@@ -11,8 +11,8 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 from pyspark_tidb_binlog.sinks.verify.mirror_comparison import LakeDifference
 from pyspark_tidb_binlog.sinks.verify.repair import Kind, Row, RowDifference
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-from pyspark_tidb_binlog.sinks.verify.table_pair import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable, is_named
 
 

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorRows, MirrorUnreadable, UpstreamRows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
-from pyspark_tidb_binlog.sinks.verify.table_pair import NotCompared
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
@@ -105,7 +105,8 @@ class LakeComparison:
         ts = (moment or LakeMoment.of(self.lake, self.at)).ts
         try:
             with self.source.at(ts) as session:
-                return upstream_names(session, TableFilter.of(self.apply), self.patterns)
+                there = upstream_names(session, TableFilter.of(self.apply))
+                return {name: rows for name, rows in there.items() if is_named(".".join(name), self.patterns)}
         except SnapshotCollected as error:
             raise SnapshotCollected(self._collected(ts)) from error
 

@@ -1,13 +1,13 @@
 """Which tables are compared, by which columns and key, and which are no copy by intent. Pure.
 
 Promises: what is no copy by intent is named and not compared: rows that a route or a rule leaves out, and frozen tables. Columns that a route leaves out, that are
-computed, or that the target may lack (``sync-mode = 2``) are not compared, either. Columns that only the target has are the target's own.
+computed, or that the target may lack (``sync-mode = 2``) are not compared, either. Columns that only the target has are the target's own. Definitions are compared
+before any row (``structure``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Handle, KeyRange, where_sql
@@ -16,15 +16,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, form_of_both, is_large, orders, read_as, sort_alike, sum_sql
-
-
-@dataclass(frozen=True, slots=True)
-class NotCompared:
-    """Why a table, or a column of it, is not compared."""
-
-    words: str
-    by_intent: bool
-    """False: the target should have it, so something differs."""
+from pyspark_tidb_binlog.sinks.verify.explanation import reason
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard, unlike
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class TablePair:
     upstream: TableSide
     target: TableSide
     left_out: tuple[NotCompared, ...] = ()
-    """Columns that are not compared."""
+    """Columns that are not compared, and what differs in the definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +83,12 @@ class Intent:
 
     selection: Selection
     frozen: FrozenTables
-    partial_columns: bool
+    standard: Standard
 
     @classmethod
-    def of(cls, config: ApplyConfig, frozen: FrozenTables) -> "Intent":
+    def of(cls, frozen: FrozenTables, standard: Standard) -> "Intent":
         """Read the settings."""
-        return cls(Selection.of(config), frozen, config.partial_columns)
+        return cls(Selection.of(standard.apply), frozen, standard)
 
     def against(self, table: TargetTable) -> str:
         """Why the rows of a table of the upstream are no copy by intent; empty: they are one."""
@@ -114,15 +107,19 @@ def pair_of(
     if words := intent.against(upstream):
         return NotCompared(words, by_intent=True)
     if target is None:
-        return NotCompared("the target has no such table", by_intent=False)
+        to = intent.selection.routes.target(upstream.schema, upstream.name)
+        why = reason(intent.standard.recorded, (upstream.schema, upstream.name), (to.schema, to.name), upstream.name)
+        return NotCompared(f"the target has no such table{f': {why}' if why else ''}", by_intent=bool(why))
     if not target.transactional:
         return NotCompared(f"its engine {target.engine} at the target has no snapshots", by_intent=False)
     columns, left_out = list[ColumnPair](), list[NotCompared]()
-    for found in _paired(upstream, target, intent):
+    wanted = intent.selection.routes.columns_of(upstream)
+    for found in _paired(upstream, target, wanted):
         if isinstance(found, ColumnPair):
             columns.append(found)
         else:
             left_out.append(found)
+    left_out += unlike(upstream, target, wanted, intent.standard)
     if not columns:
         return NotCompared("no column can be compared", by_intent=False)
     key = _key(upstream, target, columns)
@@ -134,16 +131,15 @@ def pair_of(
     return TablePair(name, (target.schema, target.name), tuple(columns), key, *sides, tuple(left_out))
 
 
-def _paired(upstream: TargetTable, target: TargetTable, intent: Intent) -> Iterator[ColumnPair | NotCompared]:
-    wanted = intent.selection.routes.columns_of(upstream)
+def _paired(upstream: TargetTable, target: TargetTable, wanted: Collection[str]) -> Iterator[ColumnPair | NotCompared]:
+    """The columns that both have. A column that the target lacks is a difference of the definition."""
     for column in upstream.columns:
         if wanted and column.name.lower() not in wanted:
             yield NotCompared(f"{column.name}: its route leaves it out", by_intent=True)
             continue
-        there = target.column(column.name)
-        if there is None:
-            yield NotCompared(f"{column.name}: the target lacks it", by_intent=intent.partial_columns)
-        elif column.generated or there.generated:
+        if (there := target.column(column.name)) is None:
+            continue
+        if column.generated or there.generated:
             yield NotCompared(f"{column.name}: it is computed", by_intent=True)
         elif (form := form_of_both(column, there)) is None:
             yield NotCompared(f"{column.name}: {column.type} and {there.type} have no common form", by_intent=False)

@@ -19,15 +19,18 @@ from dataclasses import dataclass, field, replace
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, SnapshotRecord, StandingReaders, unlocked
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
-from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, NotCompared, TablePair, pair_of
+from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class VerifiedTable:
     ts: int
     """S, the last one of several."""
     left_out: Sequence[NotCompared] = ()
-    """Columns that were not compared; without a tally the table."""
+    """Columns that were not compared, and what differs in the definition; without a tally the table."""
     tally: Tally | None = None
     """None: the table was not compared."""
     target: str = ""
@@ -126,7 +129,7 @@ class Verification:
     apply: ApplyConfig
     cluster_id: int
     patterns: Sequence[str] = ()
-    """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
+    """``db.table`` upstream or at the target, with ``*`` and ``?``; none: all tables."""
     pace: Pace = field(default_factory=Pace)
     equal: Mapping[str, EqualRows] = field(default_factory=dict)
     """By table: where an earlier run has come to, so that this one goes on there."""
@@ -167,11 +170,17 @@ class Verification:
 
     def names(self) -> dict[TableName, int]:
         """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
-        return upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply), self.patterns)
+        there = upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply))
+        return {name: rows for name, rows in there.items() if self._is_named(name)}
 
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
-        return is_compared(name, TableFilter.of(self.apply), self.patterns)
+        return is_replicated(name, TableFilter.of(self.apply)) and self._is_named(name)
+
+    def _is_named(self, name: TableName) -> bool:
+        """By its name on either side."""
+        to = Selection.of(self.apply).routes.target(*name)
+        return is_named(".".join(name), self.patterns) or is_named(f"{to.schema}.{to.name}", self.patterns)
 
     # One table.
 
@@ -246,7 +255,9 @@ class Verification:
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
         with unlocked(target):
-            intent = Intent.of(self.apply, load_frozen(target, self.apply, self.cluster_id))
+            recorded = remarkable(target, self.apply.checkpoint_schema, self.cluster_id)
+            standard = Standard(self.apply, dialect_of(target, self.apply), upstream.flavour, recorded)
+            intent = Intent.of(load_frozen(target, self.apply, self.cluster_id), standard)
         to = intent.selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:
@@ -309,18 +320,18 @@ class _SoFar:
             self.end = within.end
 
 
-def upstream_names(session: Session, filters: TableFilter, patterns: Sequence[str]) -> dict[TableName, int]:
-    """The tables that filters keep and a pattern names, with about how many rows each has; 0: the upstream does not say."""
+def upstream_names(session: Session, filters: TableFilter) -> dict[TableName, int]:
+    """The tables that filters keep, with about how many rows each has; 0: the upstream does not say."""
     found = session.query("SELECT table_schema, table_name, table_type, table_rows FROM information_schema.tables ORDER BY 1, 2")
     names = {
         (as_text(schema), as_text(table)): int(rows or 0) for schema, table, kind, rows in found if as_text(kind).upper() not in _NO_TABLES
     }
-    return {name: rows for name, rows in names.items() if is_compared(name, filters, patterns)}
+    return {name: rows for name, rows in names.items() if is_replicated(name, filters)}
 
 
-def is_compared(name: TableName, filters: TableFilter, patterns: Sequence[str]) -> bool:
-    """Whether the filters keep a table, and one of the patterns names it, if there are any."""
-    return name[0].lower() not in _OF_THE_SERVER and filters.keeps(*name) and is_named(".".join(name), patterns)
+def is_replicated(name: TableName, filters: TableFilter) -> bool:
+    """Whether the filters keep a table, and it is not the server's own."""
+    return name[0].lower() not in _OF_THE_SERVER and filters.keeps(*name)
 
 
 def is_named(name: str, patterns: Sequence[str]) -> bool:

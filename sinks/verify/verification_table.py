@@ -5,7 +5,7 @@
     part        the first rows of a table, which were equal, up to ``key``
     changes     a look at the rows that had changed up to ``commit_ts``: how many there were, and how many differ
     table       a table: how many of its rows are equal, and how many differ
-    left out    a table, or a column, that was not compared: its words say why
+    left out    a table, or a column, that was not compared, or a definition that differs: its words say why
     missing, changed, extra     a row that differs, with both sides
     end         a run that has seen all tables
 
@@ -129,16 +129,18 @@ class VerificationTable(AppendedTable):
         key = json.dumps({"columns": list(found.equal.key), "end": key_to_json(found.equal.end)})
         self._write([{"kind": "part", "table": found.name, "commit_ts": found.equal.ts, "rows": found.equal.rows, "key": key}])
 
-    def note_table(self, found: VerifiedTable, words: str, *, repaired: bool = False) -> None:
+    def note_table(self, found: VerifiedTable, words: Sequence[str], *, repaired: bool = False) -> None:
         """A table was compared. ``words``: what may explain that it differs. ``repaired``: no row of it differs any more."""
         about = {"table": found.name, "commit_ts": found.ts}
-        rows: list[dict[str, Any]] = [{"kind": "left out", "words": one.words} for one in found.left_out]
+        rows: list[dict[str, Any]] = [
+            {"kind": "left out", "words": one.words, "sql": [one.mend] if one.mend else None} for one in found.left_out
+        ]
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
             counts = {"rows": tally.rows, "equal": tally.rows, "differing": 0}
             if not repaired:
                 counts |= {"equal": tally.equal, "differing": tally.differing}
-            rows.append({"kind": "table", "words": words or None} | counts)
+            rows.append({"kind": "table", "words": "; ".join(words) or None} | counts)
         self._write([about | row for row in rows])
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:

@@ -187,8 +187,9 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     with_spark = [row.batch_id for row in spark.read.format("delta").load(path).select("batch_id").collect()]
     assert sorted(plain.column(0).to_pylist()) == sorted(with_spark) == list(range(4)), "compacted files count once"
     assert main(["findings", "-limit", "2", "-config", str(settings)]) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, *lines, last = capsys.readouterr().out.splitlines()
     assert first == "4 findings, the newest 2:" and [line[-8:] for line in lines] == ["number 2", "number 3"]
+    assert last.startswith("whether they differ now: ") and last.endswith(" verify -config FILE --tables d.t")
     assert "secret" not in "".join(lines), "log-row-data is off"
 
 

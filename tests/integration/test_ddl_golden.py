@@ -12,18 +12,21 @@ from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table, remarkable
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl
 from pyspark_tidb_binlog.sinks.mysql.ddl.presence import lacks
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of
-from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, dialect_of
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import read_after, take_snapshot
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
+from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
+from pyspark_tidb_binlog.sinks.verify.structure import Standard, unlike
 from tests.support.ddl_jobs import database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import Died, assert_columns, committed, deadly, losses
 from tests.support.golden_case import ddl_steps, load_case
 from tests.support.leases import held
+from tests.support.shown_tables import as_tidb_shows
 
 pytestmark = pytest.mark.mysql
 
@@ -96,6 +99,21 @@ def test_every_ddl_of_the_case_is_taken(name: str, mariadb: PrivateMariaDB, conf
         assert done == [s.commit_ts for s in steps]
         assert_columns(session, case.history, steps[-1].job.version, case.info["databases"])
         assert_nothing_lacks(session, case.history, steps[-1], case.info["databases"])
+        assert_definitions_are_equal(session, case.history, steps[-1], case.info["databases"], config)
+
+
+def assert_definitions_are_equal(
+    session: Session, history: SchemaHistory, last: DdlStep, databases: list[str], config: ApplyConfig
+) -> None:
+    """``verify`` names no difference of a definition that no record explains."""
+    standard = Standard(config, dialect_of(session, config), Flavour.TIDB, remarkable(session, config.checkpoint_schema))
+    compared = 0
+    for at in (t for schema in databases for t in history.tables_in(schema, last.job.version)):
+        if not at.info.is_view and not at.info.is_sequence:
+            (there,) = read_tables(session, [(at.schema, at.name)]).values()
+            assert [one for one in unlike(as_tidb_shows(at), there, (), standard) if not one.by_intent] == []
+            compared += 1
+    assert compared
 
 
 def assert_nothing_lacks(session: Session, history: SchemaHistory, last: DdlStep, databases: list[str]) -> None:

@@ -105,7 +105,7 @@ def test_all_is_well(site: Site) -> None:
 def test_what_verify_has_found(site: Site, tmp_path: Path) -> None:
     record = VerificationTable(verification_dir(str(tmp_path / "delta")), 3600.0, Flavour.MARIADB, "all tables")
     record.begin(afresh=True)
-    record.note_table(VerifiedTable("d.a", 7, (), Tally(rows=10)), "")
+    record.note_table(VerifiedTable("d.a", 7, (), Tally(rows=10)), [])
     record.flush()
     _, found = site.doctor(spark__delta_dir=str(tmp_path / "delta"))
     assert found["verified"][0].startswith("ok: 1 tables are equal, the oldest comparison ")

@@ -29,7 +29,7 @@ class Runs:
         record = VerificationTable(self.uri, 3600.0, Flavour.MARIADB, f"{compares} of a:1")
         record.begin(afresh=True)
         for name, differing in found.items():
-            record.note_table(VerifiedTable(name, 7, (), Tally(rows=10, unlisted=differing)), "")
+            record.note_table(VerifiedTable(name, 7, (), Tally(rows=10, unlisted=differing)), [])
         record.end() if ends else record.flush()
         assert not record.trouble
 

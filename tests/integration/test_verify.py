@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_p
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import Begun, VerificationTable
-from tests.support.verify_site import MARKS, VerifySite, settings_file, tables_of
+from tests.support.verify_site import MARKS, VerifySite, tables_of
 
 pytestmark = pytest.mark.mysql
 
@@ -441,7 +441,7 @@ def test_a_run_that_was_ended_goes_on(site: VerifySite, tmp_path: Path, monkeypa
     for event in run.run():
         run.pace.size = 20
         if isinstance(event, VerifiedTable):
-            record.note_table(event, "")
+            record.note_table(event, [])
             continue
         record.note_part(event)
         if event.tally.rows >= 150:
@@ -493,7 +493,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
     filled(site, 50)
     site.both("CREATE TABLE {}.other (id INT PRIMARY KEY)", "INSERT INTO {}.other VALUES (1)")
     site.sql("UPDATE down.t SET v = 'it''s' WHERE id = 6")
-    file = settings_file(site, tmp_path)
+    file = site.written(tmp_path)
     site.hold()
     assert verify.main(["-config", str(file)], site.source) == 1
     said = capsys.readouterr().out
@@ -516,7 +516,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
 
 
 def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
-    file = settings_file(site, tmp_path)
+    file = site.written(tmp_path)
     with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
         verify.main(["-config", str(file)])
     with pytest.raises(ConfigError, match="--rate is -1"):

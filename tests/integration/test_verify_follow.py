@@ -3,7 +3,7 @@
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Shown:
     def round(self, found: Round) -> None:
         pass
 
-    def table(self, found: VerifiedTable, words: str) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str]) -> None:
         self.tables.append(found)
 
     def end(self, total: object) -> None:
@@ -182,7 +182,7 @@ def following(mirror: MirroredUpstream, config: DrainerConfig) -> Iterator[tuple
 
     def until_stop() -> None:
         try:
-            Follow(config, run, shown, record, lambda found: "").until(stop)
+            Follow(config, run, shown, record, lambda found: []).until(stop)
         except BaseException as error:
             failed.append(error)
 

@@ -34,7 +34,7 @@ from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
 from tests.support.eventually import eventually
 from tests.support.killed_fork import killed_at_each_statement
 from tests.support.target_rows import rows_of
-from tests.support.verify_site import MARKS, HeldSnapshots, VerifySite, settings_file
+from tests.support.verify_site import MARKS, HeldSnapshots, VerifySite
 
 pytestmark = pytest.mark.mysql
 
@@ -497,7 +497,7 @@ def test_a_thousand_differences_are_found_and_repaired_and_nothing_else_is_touch
 
 @pytest.fixture
 def file(site: VerifySite, tmp_path: Path) -> Path:
-    return settings_file(site, tmp_path)
+    return site.written(tmp_path)
 
 
 def command(site: VerifySite, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:

@@ -93,7 +93,8 @@ def test_each_value_is_itself_in_a_near_type_and_no_other_value(site: VerifySite
     count = len(values)
     site.sql("INSERT INTO down.t SELECT n, v FROM up.t")
     same = site.table()
-    assert (same.tally.rows, same.tally.differing, same.differs) == (count, 0, False)
+    # TiDB's latin1 holds any UTF-8, so a latin1 of the target holds less.
+    assert (same.tally.rows, same.tally.differing, same.differs) == (count, 0, "latin1" in other)
     # Every value meets every other one: the target holds them some places further.
     for step in range(1, count):
         site.sql("TRUNCATE TABLE down.t", f"INSERT INTO down.t SELECT (n + {step}) MOD {count}, v FROM up.t")

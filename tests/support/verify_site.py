@@ -16,6 +16,7 @@ from pyspark_tidb_binlog.sinks.verify.standing import STATEMENTS
 from pyspark_tidb_binlog.sinks.verify.verification import Round, Verification, VerifiedTable
 from tests.support.leases import held
 from tests.support.recorded import record_in, set_checkpoint
+from tests.support.settings_file import toml
 
 MARKS = "verify_marks"
 
@@ -81,6 +82,30 @@ class VerifySite:
         given: dict[str, Any] = {"routes": (TableRoute(db_name="up", to_db="down"),), "replicate_do_db": ("up",)} | self.settings
         return DrainerConfig(target=self.server.target(), apply=ApplyConfig(checkpoint_schema=MARKS, **given))
 
+    def written(self, directory: Path, more: str = "") -> Path:
+        """The settings as a file; ``more``: of ``[syncer]``."""
+        target = self.config.target
+        return toml(
+            directory,
+            f"""
+[syncer]
+db-type = "mysql"
+replicate-do-db = ["up"]
+{more}
+[syncer.to]
+user = "{target.user}"
+password = "{target.password}"
+[syncer.to.checkpoint]
+schema = "{MARKS}"
+[spark]
+socket = "{target.socket}"
+delta-dir = "{directory}/delta"
+[[spark.route]]
+db-name = "up"
+to-db = "down"
+""",
+        )
+
     def at(self, ts: int, *, consistent: bool = True) -> None:
         """The Drainer has committed everything up to ``ts``."""
         self.ts = ts
@@ -127,28 +152,3 @@ class VerifySite:
         for name in ("up", "down", MARKS):
             self.session.execute(f"DROP DATABASE IF EXISTS {name}")
         self.session.close()
-
-
-def settings_file(site: VerifySite, tmp_path: Path) -> Path:
-    """The settings of the site, as a file."""
-    target = site.config.target
-    file = tmp_path / "drainer.toml"
-    file.write_text(
-        f"""
-[syncer]
-db-type = "mysql"
-replicate-do-db = ["up"]
-[syncer.to]
-user = "{target.user}"
-password = "{target.password}"
-[syncer.to.checkpoint]
-schema = "{MARKS}"
-[spark]
-socket = "{target.socket}"
-delta-dir = "{tmp_path}/delta"
-[[spark.route]]
-db-name = "up"
-to-db = "down"
-"""
-    )
-    return file

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT, ddl_of
@@ -141,7 +142,7 @@ class InLanes:
                 bounds = record.state.read(session).safe_bounds(at)
         self.open_span = None
         loose = {table_name(p.table.schema, p.table.name) for p in batch.pieces if cannot_tell_apart(p.table.info)}
-        self._found += [Finding(FindingKind.ROWS, _LOOSE, name, step.upto_ts) for name in sorted(loose)]
+        self._found += [Finding(FindingKind.ROWS, _LOOSE + comparing(name), name, step.upto_ts) for name in sorted(loose)]
         target.safe.begin(
             bounds,
             f"the operations of the span ({left.after_ts}, {left.upto_ts}], which was begun row by row, have changed since it was begun",
@@ -234,7 +235,7 @@ class _Work:
 
 _LOOSE = (
     "other operations came than those with which a span was begun row by row, such as without a transaction that is skipped. The table has no unique key "
-    "without NULL, so rows may be there twice, or be missing: compare it with the upstream"
+    "without NULL, so rows may be there twice, or be missing. Compare the table with the upstream by "
 )
 
 

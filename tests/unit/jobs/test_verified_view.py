@@ -7,8 +7,8 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, progress_line, total_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
+from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-from pyspark_tidb_binlog.sinks.verify.table_pair import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
 
 HALF = Round("d.t\x1b", 7, Tally(rows=500), EqualRows((), (), 500))
@@ -41,12 +41,22 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys:
     view = TextView(Flavour.MARIADB, {"d.t\x1b": 1000}, terminal)
     view.round(HALF)
     assert "50% of about 1,000 rows" in terminal.getvalue()
-    view.table(VerifiedTable("d.t", 7, (NotCompared("c: the target lacks it", by_intent=False),), Tally(rows=9, unlisted=2)), "why")
+    view.table(
+        VerifiedTable(
+            "d.t",
+            7,
+            (NotCompared("c: the target lacks it", False, "ALTER x"), NotCompared("k is z", True, compared=True)),
+            Tally(rows=9, unlisted=2),
+        ),
+        ["why"],
+    )
     view.end(total_of([VerifiedTable("d.t", 7, (), Tally(rows=9, unlisted=2)), VerifiedTable("d.u", 7)]))
     assert capsys.readouterr().out.splitlines() == [
         "d.t: NOT AS IT SHOULD BE: not compared: c: the target lacks it",
+        "  ALTER x;",
+        "d.t: k is z",
+        "  may explain it: why",
         "d.t: 9 rows at 7 (1970-01-01 00:00:00.000): 2 rows DIFFER",
-        "  why",
         "  and ranges with 2 rows that differ and are not listed",
         "1 tables, 9 rows: 7 equal, 2 differing; 1 tables not compared",
     ]
@@ -60,5 +70,9 @@ def test_no_terminal_gets_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    JsonView(Flavour.MARIADB).table(VerifiedTable("d.t", 7, (), Tally(rows=9, unlisted=2)), "why")
-    assert json.loads(capsys.readouterr().out)["explained"] == "why"
+    left_out = NotCompared("c: the target lacks it", False, "ALTER x"), NotCompared("k is z", True, compared=True)
+    JsonView(Flavour.MARIADB).table(VerifiedTable("d.t", 7, left_out, Tally(rows=9, unlisted=2)), ["why"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["explained"] == ["why"]
+    assert shown["not_compared"] == [{"why": "c: the target lacks it", "by_intent": False, "sql": "ALTER x"}]
+    assert shown["structure"] == [{"why": "k is z", "by_intent": True, "sql": ""}]

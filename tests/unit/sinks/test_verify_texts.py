@@ -2,13 +2,16 @@
 
 import pytest
 
+from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
+from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, canonical, equals, form_of_both, is_large, literal_of
 from pyspark_tidb_binlog.sinks.verify.repair import Row, alike_sql
 from pyspark_tidb_binlog.sinks.verify.standing import NO_WAIT, STATEMENTS
+from pyspark_tidb_binlog.sinks.verify.structure import Standard
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
 
@@ -131,7 +134,7 @@ def test_what_is_sent_for_a_range() -> None:
     pair = pair_of(
         table("up", *columns, key=("a", "b")),
         table("down", *columns, key=("a", "b")),
-        Intent(Selection(), {}, False),
+        Intent(Selection(), {}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB)),
         (Flavour.TIDB, Flavour.MARIADB),
     )
     assert isinstance(pair, TablePair) and pair.key == (0, 1)
@@ -180,7 +183,7 @@ def test_keys_whose_ranges_are_not_read(kind: str, nullable: bool, there: tuple[
     pair = pair_of(
         table("up", *columns, key=("a",)),
         table("down", *columns, key=there),
-        Intent(Selection(), {}, False),
+        Intent(Selection(), {}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB)),
         (Flavour.TIDB, Flavour.MARIADB),
     )
     assert isinstance(pair, TablePair) and pair.key == ()
