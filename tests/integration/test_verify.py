@@ -498,7 +498,7 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
     assert verify.main(["-config", str(file)], site.source) == 1
     said = capsys.readouterr().out
     assert "up.other: 1 rows at 100 (" in said and "up.t: 50 rows at 100 (" in said and "): 1 rows DIFFER" in said
-    assert "  -- changed: id = 6 (v)\n2 tables" in said and "UPDATE" not in said
+    assert "  -- changed: id = 6 (v)\n     v: 'v2' upstream, 'it''s' at the target\n2 tables" in said and "UPDATE" not in said
     assert said.endswith("2 tables, 51 rows: 50 equal, 1 differing; 0 tables not compared\n")
     site.hold()
     assert verify.main(["-config", str(file), "--repair"], site.source) == 1
