@@ -194,7 +194,7 @@ def _verify(found: Iterable[Round | VerifiedTable], about: Mapping[TableName, in
         if isinstance(one, Round):
             view.round(one)
         else:
-            view.table(one, load_again(one.name) if one.tally is not None and one.tally.differing else "")
+            view.table(one, [load_again(one.name)] if one.tally is not None and one.tally.differing else [])
             tables.append(one)
     view.end(total_of(tables))
     return EXIT_FAILED if any(table.differs for table in tables) else 0

@@ -133,7 +133,7 @@ def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *,
     for one in found.left_out:
         what = f"{'' if one.by_intent else 'NOT AS IT SHOULD BE: '}{'' if one.compared else 'not compared: '}"
         lines += [f"{name}: {what}{one.words}", *([f"  {one.mend};"] if one.mend else [])]
-    lines += [f"  may explain it: {one}" for one in words]
+    lines += [f"  {one}" for one in words]
     if (tally := found.tally) is None:
         return lines
     differs = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"

@@ -393,7 +393,7 @@ def test_the_command_prints_what_differs(run: Verified, spark: SparkSession, tmp
     assert out.endswith("3 tables, 120 rows: 119 equal, 1 differing; 0 tables not compared\n")
     table, total = map(json.loads, said(*by_upstream, "--json", "--tables", "shop.i*", code=1).splitlines())
     assert table["differences"] == [{"kind": "changed", "key": {"id": "10"}, "columns": ["v"], "times": 1, "sql": []}]
-    assert table["explained"].endswith("ctl reload-tables -config FILE -tables shop.item") and total["differing"] == 1
+    assert table["explained"][0].endswith("ctl reload-tables -config FILE -tables shop.item") and total["differing"] == 1
     out = said(*by_ledger, code=1)
     assert "  -- only at the target: rows = 1\n  -- missing at the target: rows = 1\n" in out
     assert out.endswith("3 tables, 120 rows: 119 equal, 2 differing; 0 tables not compared\n")
