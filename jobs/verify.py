@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.check.node_look import rest
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
 from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView, total_of
@@ -146,7 +147,7 @@ def verification(
         flavour = session.flavour
         cluster_id = config.source.cluster_id or only_cluster(session, config.apply.checkpoint_schema, table_in_target(config))
     source = upstream or upstream_of(config.upstream)
-    readers = Readers(config, cluster_id, source, config.apply.parts)
+    readers = Readers(config, cluster_id, source, config.apply.parts, partial(rest, config))
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 
 

@@ -17,14 +17,13 @@ Promises:
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action, last_state, state_after
-from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, StreamControls, StreamSight
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
@@ -39,23 +38,6 @@ _LARGEST_REQUEST = 1 << 20
 LEAVE_SECONDS = 3.0
 """Seconds that ``stop`` waits for the registry."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamControls:
-    """What the node can do with its stream."""
-
-    pause: Callable[[], None]
-    """Have no further batch begin; returns at once. It and ``resume`` raise OSError where nothing has changed."""
-    resume: Callable[[], None]
-    keep: Callable[[], None]
-    """Called with each heartbeat: have what ``pause`` or ``resume`` did last. May raise OSError."""
-    resting: Callable[[], bool]
-    """Whether it is paused and no batch is being applied."""
-    end: Callable[[], None]
-    """Have the process end as on SIGTERM; returns at once."""
-    reload: Callable[[str], None]
-    """Have tables, ``DB.TABLE,...``, loaded again beside the stream; returns at once. ``ReplicationError``: why not."""
 
 
 class DrainerNode:
@@ -83,7 +65,7 @@ class DrainerNode:
         self._sight = sight
         self._controls = controls
         self._told = told
-        self._pages = DrainerPages(node_id, sight, self.act, controls.reload, synced_check_seconds)
+        self._pages = DrainerPages(node_id, sight, self.act, controls, synced_check_seconds)
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
         """The host:port at which others reach it, once started."""

@@ -5,6 +5,7 @@
     PUT  /state/{nodeID}/{action}  pause, resume, close
     GET  /metrics                  Prometheus text
     GET  /progress                 the job's progress line as JSON: lag, counts, findings, and what holds progress back
+    PUT  /rest/{seconds}           no batch begins for so long, 60 s at most; 0: the rest is over
     PUT  /reload/{tables}          DB.TABLE,...: a lake reads these tables again from the upstream
     GET  /                         a page to look at, page.html
     GET  /page.json?after=SECOND   what it shows, with its figures since then (docs/page.md)
@@ -53,6 +54,26 @@ class StreamSight:
     """The text of a document by its name, the list for an empty one; None: there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamControls:
+    """What the node can do with its stream."""
+
+    pause: Callable[[], None]
+    """Have no further batch begin; returns at once. It and ``resume`` raise OSError where nothing has changed."""
+    resume: Callable[[], None]
+    rest: Callable[[float], None]
+    """Have no further batch begin for so many seconds; 0: the rest is over. May raise OSError."""
+    keep: Callable[[], None]
+    """Called with each heartbeat: have what ``pause`` or ``resume`` did last. May raise OSError."""
+    resting: Callable[[], bool]
+    """Whether it is paused and no batch is being applied."""
+    end: Callable[[], None]
+    """Have the process end as on SIGTERM; returns at once."""
+    reload: Callable[[str], None]
+    """Have tables, ``DB.TABLE,...``, loaded again beside the stream; returns at once. ``ReplicationError``: why not."""
+
+
+_MOST_REST = 60
 _NO_GUESSES = (("X-Content-Type-Options", "nosniff"),)
 _FRESH = (("Cache-Control", "no-store"), *_NO_GUESSES)
 _INLINE = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
@@ -83,12 +104,10 @@ class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
     def __init__(
-        self, node_id: str, sight: StreamSight, act: Callable[[Action], str], reload: Callable[[str], None], synced_check_seconds: float
+        self, node_id: str, sight: StreamSight, act: Callable[[Action], str], controls: StreamControls, synced_check_seconds: float
     ) -> None:
-        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails.
-        ``reload``: of ``StreamControls``.
-        """
-        self._reload_tables = reload
+        """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails."""
+        self._controls = controls
         self._node_id = node_id
         self._sight = sight
         self._act = act
@@ -113,6 +132,8 @@ class DrainerPages:
                 return self._only("GET", request, lambda: replace(json_answer(self._sight.page(_after(request.query))), headers=_FRESH))
             case ["docs", *names]:
                 return self._only("GET", request, lambda: self._document("/".join(names)))
+            case ["rest", seconds]:
+                return self._only("PUT", request, lambda: self._rest(seconds))
             case ["reload", *names]:
                 return self._only("PUT", request, lambda: self._reload("/".join(names)))
             case _:
@@ -135,9 +156,18 @@ class DrainerPages:
     def _commit_ts(self) -> HttpResponse:
         return node_answer("get drainer's latest ts success!", SUCCESS, {"ts": self._sight.commit_ts()})
 
+    def _rest(self, seconds: str) -> HttpResponse:
+        if not (seconds.isascii() and seconds.isdigit() and int(seconds) <= _MOST_REST):
+            return node_answer(f"{seconds} is no number of seconds from 0 to {_MOST_REST}", OTHER_ERROR)
+        try:
+            self._controls.rest(float(seconds))
+        except OSError as error:
+            return node_answer(str(error), OTHER_ERROR)
+        return node_answer(f"no batch begins for {seconds} s", SUCCESS)
+
     def _reload(self, names: str) -> HttpResponse:
         try:
-            self._reload_tables(names)
+            self._controls.reload(names)
         except ReplicationError as error:
             return node_answer(str(error), OTHER_ERROR)
         return node_answer(

@@ -1,10 +1,15 @@
 """Asks nodes for their pages: what ``ctl`` and the doctor know of a Drainer that runs. HTTP shell around ``node_report``."""
 
+import contextlib
 import json
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
+from pyspark_tidb_binlog.binlog_source.cluster.node_answers import SUCCESS
+from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
-from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
@@ -27,6 +32,34 @@ def asked(address: str, method: str, path: str, tls: TlsSettings | None, *, miss
     if not answer.ok:
         raise PumpUnavailable(f"the node at {address} answered {path} with HTTP {answer.status}: {answer.text.strip()[:200]}")
     return answer.body
+
+
+def address_of(config: DrainerConfig, tls: TlsSettings | None) -> str:
+    """Where the Drainer with these settings is, as the registry, or else the settings say it; empty: neither does.
+
+    Raises:
+        ReplicationError: the registry does not answer.
+    """
+    if names_registry(config.source):
+        with contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
+            found = next((node.host for node in registry.listing(DRAINERS).nodes if node.node_id == config.apply.drainer), "")
+            if found:
+                return found
+    address = config.advertise_addr or config.addr
+    return "" if address.endswith(":0") else address
+
+
+def rest(config: DrainerConfig, seconds: float) -> str:
+    """Ask the Drainer to begin no batch for so long, or again if ``seconds`` is 0; why it does not, in words."""
+    tls = TlsSettings.of(config.source.security)
+    try:
+        address = address_of(config, tls)
+        if not address:
+            return "nobody says where it is: give its addr a port"
+        answer = json.loads(asked(address, "PUT", f"/rest/{seconds:.0f}", tls))
+    except (ReplicationError, ValueError) as error:
+        return str(error)
+    return "" if answer.get("code") == SUCCESS else str(answer.get("message"))
 
 
 def look(node: NodeStatus, tls: TlsSettings | None, *, registered: bool = True) -> NodeReport:

@@ -2,6 +2,8 @@
 
 The source runs in another process on this machine. While the file exists, the source returns no batch (``source.stream_end``).
 
+``rest`` shuts it for a while, for whoever needs the target between two batches; ``keep`` opens it then. A pause outlasts a rest.
+
 Promises: ``shut`` takes effect between two batches, within about 0.2 s of the end of the running batch. After ``shut_for_good``, ``open`` does nothing.
 The stream is at rest only after ``REST_SECONDS`` without a batch, counted from each ``shut``. ``keep``, called every second, keeps the directory fresh
 for cleaners of the temporary directory, and makes it again if somebody removed it. While the directory is missing, the source returns no batch.
@@ -30,6 +32,8 @@ class BatchGate:
         """Make the directory; the gate is open."""
         self._directory = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
         self._is_shut = self._for_good = self._removed = False
+        self._rests_until = 0.0
+        """``monotonic`` when a rest is over; 0 = it does not rest."""
         self._quiet_since = 0.0
         """``monotonic`` since which no batch has run behind the shut gate; 0 = a batch ran, or nobody has checked yet."""
         self._lock = threading.Lock()
@@ -58,7 +62,22 @@ class BatchGate:
         with self._lock:
             self._make_directory()
             self.file.touch()
-            self._is_shut = True
+            self._is_shut, self._rests_until = True, 0.0
+
+    def rest(self, seconds: float) -> None:
+        """Let no batch begin for so long; 0: the rest is over. A gate that is shut without a rest stays as it is.
+
+        Raises:
+            OSError: as ``shut`` and ``open``.
+        """
+        with self._lock:
+            if self._is_shut and not self._rests_until:
+                return
+        if seconds > 0:
+            self.shut()
+            self._rests_until = monotonic() + seconds
+        else:
+            self.open()
 
     def shut_for_good(self) -> None:
         """Let no batch begin any more. If the file cannot be made, log that: the stream then ends in the middle of a batch."""
@@ -80,7 +99,7 @@ class BatchGate:
             if not self._for_good:
                 self._make_directory()
                 self.file.unlink(missing_ok=True)
-                self._is_shut, self._quiet_since = False, 0.0
+                self._is_shut, self._rests_until, self._quiet_since = False, 0.0, 0.0
 
     def keep(self) -> None:
         """Make or refresh the directory and, while the gate is shut, the file.
@@ -88,6 +107,8 @@ class BatchGate:
         Raises:
             OSError: they cannot be made.
         """
+        if self._rests_until and monotonic() >= self._rests_until:
+            self.open()
         with self._lock:
             if self._removed:
                 return

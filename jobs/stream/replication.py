@@ -30,8 +30,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
-from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamControls, StreamSight
 from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
@@ -365,6 +365,7 @@ class Replication:
         controls = StreamControls(
             pause=gate.shut,
             resume=gate.open,
+            rest=gate.rest,
             keep=gate.keep,
             resting=partial(self._rests, gate),
             end=self._stop.set,

@@ -32,7 +32,8 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
 
 SETTLE_SECONDS = 60.0
-"""How long a target may be half applied, or have a DDL under way, before this is an error."""
+"""How long a target may be half applied, or have a DDL under way, before the Drainer is asked for a rest, and again before this is an error."""
+REST_SECONDS = 60.0
 MOST_SECONDS = 240.0
 """After which readers are replaced by others at a newer S: TiDB keeps old versions for ``tidb_gc_life_time``, 10 minutes by default."""
 _MOMENT = 0.05
@@ -101,17 +102,54 @@ class HeldTarget:
     target: Session
 
 
+class _Patience:
+    """Waits for a target that is no copy of a moment. Batches may follow each other so closely that it is none between two looks: then the Drainer is asked for a rest."""
+
+    def __init__(self, rest: Callable[[float], str], pause: Callable[[float], None]) -> None:
+        self._rest, self._pause = rest, pause
+        self._until = time.monotonic() + SETTLE_SECONDS
+        self._answer: str | None = None
+        """To the question for a rest; None: it was not asked."""
+
+    def __enter__(self) -> "_Patience":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._answer == "":
+            self._rest(0.0)
+
+    def wait(self, words: str, seconds: float) -> None:
+        """Wait a moment. ``words``: why the target is none."""
+        late = time.monotonic() > self._until
+        if late and self._answer is None:
+            self._answer, self._until = self._rest(REST_SECONDS), time.monotonic() + SETTLE_SECONDS
+        elif late or self._answer:
+            asked = f" The Drainer was asked to rest: {self._answer}." if self._answer else ""
+            raise NotUsableYet(
+                f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words}. Verify when the Drainer has finished this. If the Drainer is "
+                f"stopped, start it.{asked}"
+            )
+        self._pause(seconds)
+
+
 class Readers:
     """Opens readers again and again, each time at the newest S."""
 
     def __init__(
-        self, config: DrainerConfig, cluster_id: int, source: SnapshotSource, count: int, pause: Callable[[float], None] = time.sleep
+        self,
+        config: DrainerConfig,
+        cluster_id: int,
+        source: SnapshotSource,
+        count: int,
+        rest: Callable[[float], str] = lambda seconds: "",
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Accesses nothing. ``count``: pairs of sessions."""
+        """Accesses nothing. ``count``: pairs of sessions. ``rest``: asks the Drainer to begin no batch for so many seconds; why it does not, in words."""
         self._config = config
         self._cluster_id = cluster_id
         self._source = source
         self._count = count
+        self._rest = rest
         self._pause = pause
         schema = config.apply.checkpoint_schema
         self._checkpoint = TargetCheckpoint(cluster_id, schema, table_in_target(config))
@@ -163,37 +201,29 @@ class Readers:
                 yield HeldTarget(at, upstream, session)
 
     def _held(self, session: Session) -> SnapshotRecord:
-        until = time.monotonic() + SETTLE_SECONDS
-        while True:
-            words, wait = _BUSY, _MOMENT
-            if self._locked(session):
-                at = self._record(session)
-                if not at.unsettled:
-                    return at
-                words, wait = at.unsettled, 10 * _MOMENT
-            session.rollback()
-            self._wait(until, words, wait)
+        with _Patience(self._rest, self._pause) as patience:
+            while True:
+                words, wait = _BUSY, _MOMENT
+                if self._locked(session):
+                    at = self._record(session)
+                    if not at.unsettled:
+                        return at
+                    words, wait = at.unsettled, 10 * _MOMENT
+                session.rollback()
+                patience.wait(words, wait)
 
     def _stood(self, newest: Session, targets: Sequence[Session]) -> SnapshotRecord:
-        until = time.monotonic() + SETTLE_SECONDS
         for session in targets:
             session.execute(STATEMENTS[session.flavour][0])
-        while True:
-            words, wait = _BUSY, _MOMENT
-            if self._take(newest, targets):
-                found = {self._read(session) for session in targets}
-                words, wait = next((at.unsettled for at in found if at.unsettled), ""), 10 * _MOMENT
-                if len(found) == 1 and not words:
-                    return found.pop()
-            self._wait(until, words or "its snapshots differ", wait)
-
-    def _wait(self, until: float, words: str, seconds: float) -> None:
-        if time.monotonic() > until:
-            raise NotUsableYet(
-                f"the target is no copy of any moment for {SETTLE_SECONDS:.0f} s: {words}. Verify when the Drainer has finished this. If the Drainer is "
-                "stopped, start it"
-            )
-        self._pause(seconds)
+        with _Patience(self._rest, self._pause) as patience:
+            while True:
+                words, wait = _BUSY, _MOMENT
+                if self._take(newest, targets):
+                    found = {self._read(session) for session in targets}
+                    words, wait = next((at.unsettled for at in found if at.unsettled), ""), 10 * _MOMENT
+                    if len(found) == 1 and not words:
+                        return found.pop()
+                patience.wait(words or "its snapshots differ", wait)
 
     def _take(self, newest: Session, targets: Sequence[Session]) -> bool:
         """Take the snapshots while no transaction that writes is open; False: one is."""

@@ -253,3 +253,16 @@ def test_without_a_registry_the_pages_are_served_all_the_same(stream: PretendedS
             channel.unary_unary(NOTIFY, request_serializer=None, response_deserializer=None)(b"", timeout=10)
     finally:
         alone.stop()
+
+
+@pytest.mark.shows("drainer PUT /rest")
+def test_a_rest_is_asked_for(node: DrainerNode, stream: PretendedStream) -> None:
+    def put_rest(seconds: str) -> tuple[int, str]:
+        said = json.loads(ask(node, "PUT", f"/rest/{seconds}")[2])
+        return said["code"], said["message"]
+
+    assert put_rest("60") == (200, "no batch begins for 60 s") and put_rest("0")[0] == 200
+    assert [put_rest(wrong)[1] for wrong in ("61", "-1", "soon")] == [
+        f"{wrong} is no number of seconds from 0 to 60" for wrong in ("61", "-1", "soon")
+    ]
+    assert stream.asked == ["rest 60", "rest 0"] and ask(node, "GET", "/rest/1")[0] == 405

@@ -366,6 +366,28 @@ def test_it_waits_until_the_target_is_a_copy(site: VerifySite, hinder: object, w
     later.join()
 
 
+def test_a_target_that_is_never_whole_has_the_drainer_rest(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch follows batch: only a rest makes it a copy."""
+    filled(site, 20)
+    site.at(100, consistent=False)
+    asked = list[float]()
+
+    def rest(seconds: float) -> str:
+        asked.append(seconds)
+        site.at(100, consistent=True)
+        return ""
+
+    monkeypatch.setattr(standing, "SETTLE_SECONDS", 0.2)
+    run = site.run()
+    run.readers._rest = rest
+    assert [t.tally.differing for t in tables_of(run)] == [0] and asked == [standing.REST_SECONDS, 0.0]
+    run = site.run()
+    run.readers._rest = lambda seconds: "it does not answer"
+    site.at(100, consistent=False)
+    with pytest.raises(NotUsableYet, match="half applied.*asked to rest: it does not answer"):
+        tables_of(run)
+
+
 def test_a_refused_ddl_does_not_hinder(site: VerifySite) -> None:
     filled(site, 20)
     site.record_ddl(3, "refused", 130)

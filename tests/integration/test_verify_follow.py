@@ -3,6 +3,7 @@
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.check import verify_follow
+from pyspark_tidb_binlog.jobs.check.node_look import rest
 from pyspark_tidb_binlog.jobs.check.verify_follow import Follow
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
@@ -257,3 +259,21 @@ def test_what_changed_while_it_was_away_is_compared(
             until(lambda: (found := verified_at(where)) is not None and not found.differing, "well again")
     changes = changed_images(source_options(config), config.source.starting_commit_ts, ts)
     assert sorted(len(images) for found in changes for images in found.values()) == [1, 300]
+
+
+def test_a_drainer_rests_between_two_batches_and_goes_on(site: tuple[MirroredUpstream, DrainerConfig], spark: SparkSession) -> None:
+    mirror, config = site
+    with Replication(spark, config) as replication:
+        ts = mirror.tick()
+        eventually(lambda: replication.reached(ts), seconds=60)
+        assert rest(config, 3.0) == ""
+        begun = time.monotonic()
+        ts = mirror.change(lambda txn: txn.insert("shop.log", {"a": 1, "b": "x"}))
+        eventually(lambda: replication.reached(ts), seconds=60)
+        assert time.monotonic() - begun > 2.0
+        assert rest(config, 60.0) == ""
+        ts = mirror.change(lambda txn: txn.insert("shop.log", {"a": 1, "b": "x"}))
+        time.sleep(1.0)
+        assert not replication.reached(ts) and rest(config, 0.0) == ""
+        eventually(lambda: replication.reached(ts), seconds=30)
+    assert "is registered" in rest(config, 1.0) or "does not answer" in rest(config, 1.0) or "where it is" in rest(config, 1.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
-from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode, StreamControls
-from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamControls, StreamSight
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -46,6 +46,7 @@ class PretendedStream:
         controls = StreamControls(
             pause=lambda: self._do("pause"),
             resume=lambda: self._do("resume"),
+            rest=lambda seconds: self._do(f"rest {seconds:g}"),
             keep=self._keep,
             resting=lambda: self.resting,
             end=lambda: self.asked.append("end"),

@@ -120,3 +120,30 @@ def test_what_cannot_be_made_changes_nothing_and_does_not_keep_a_stream_from_end
     gate.shut_for_good()
     assert gate.is_shut
     gate.file.parent.unlink()
+
+
+def test_a_rest_ends_by_itself_or_when_it_is_told(gate: BatchGate, source: StreamEnd, now: list[float]) -> None:
+    gate.rest(60.0)
+    assert gate.is_shut and source.stopping()
+    gate.keep()
+    now.append(160.0)
+    gate.keep()
+    assert not gate.is_shut and not source.stopping()
+    gate.rest(60.0)
+    gate.rest(0.0)
+    assert not gate.is_shut
+
+
+def test_a_pause_outlasts_a_rest(gate: BatchGate, now: list[float]) -> None:
+    gate.rest(60.0)
+    gate.shut()
+    now.append(200.0)
+    gate.keep()
+    assert gate.is_shut
+    gate.rest(0.0)
+    gate.rest(1.0)
+    now.append(300.0)
+    gate.keep()
+    assert gate.is_shut, "whoever paused it did not ask for a rest"
+    gate.open()
+    assert not gate.is_shut
