@@ -430,6 +430,11 @@ class DrainerConfig:
         """Path or URI of the Delta table ``findings``: next to that of ``checkpoint``, which must contain nothing else."""
         return self.delta_dir.rstrip("/") + "-findings"
 
+    @property
+    def verification_dir(self) -> str:
+        """Path or URI of the Delta table ``verification``."""
+        return self.delta_dir.rstrip("/") + "-verification"
+
     def __post_init__(self) -> None:
         require_logging(self.log_level, self.log_format)
         require_parsed(self, "delta_retention", days_or_duration, "spark.")

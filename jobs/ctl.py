@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM
+from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM, comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_look import asked, look
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
@@ -418,6 +418,9 @@ def _findings(given: argparse.Namespace) -> int:
         return EXIT_FAILED
     for text in finding_lines(rows, given.limit, config.apply.log_row_data):
         print(text)
+    tables = sorted({row["table"] for row in rows if row["table"] and not row["closed_at"]})
+    if tables and config.apply.db_type in ("mysql", "tidb"):
+        print(f"whether they differ now: {comparing(*tables)}")
     return 0
 
 

@@ -6,7 +6,6 @@ tables were seen. What was found is in the Delta table ``verification``; a run t
 
 import contextlib
 import sys
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Any
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.node_look import rest
-from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
+from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
 from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView, total_of
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, parser
+from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -33,12 +33,10 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.explanation import explanations
 from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
-from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-from pyspark_tidb_binlog.sinks.verify.verification import Pace, Round, Verification, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable, verification_dir
+from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
 _FOLLOW_RATE = 5_000
-_STOPPED = "ended before all tables were seen: the same command goes on here"
 
 
 def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
@@ -67,61 +65,19 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], rate)
     retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
-    record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
-    repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
+    record = VerificationTable(config.verification_dir, retention, flavour, compares)
     with contextlib.closing(run):
         about = {".".join(name): rows for name, rows in run.names().items()}
         view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr, with_sql=given.repair or given.apply)
+        repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
+        taken = VerifyRun(view, record, partial(_explained, config, run.cluster_id), repairs)
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
-            Follow(config, run, view, record, partial(_explained, config, run.cluster_id)).until(stop)
+            Follow(config, run, taken).until(stop)
             return 0
-        begun = record.begin(afresh=given.afresh)
-        if begun.run:
-            view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
-        run.equal, run.done = begun.parts, begun.tables.keys()
-        tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
-        well = _taken(config, run, view, record, repairs, tables, stop)
-    if record.trouble:
-        print(f"not recorded in {record.uri}: {record.trouble}", file=sys.stderr)
-    if stop.is_set():
-        view.say(_STOPPED)
-        return EXIT_FAILED
-    view.end(total_of(tables))
-    return 0 if well else EXIT_FAILED
-
-
-def _taken(
-    config: DrainerConfig,
-    run: Verification,
-    view: VerifiedView,
-    record: VerificationTable,
-    repairs: TableRepairs | None,
-    tables: list[VerifiedTable],
-    stop: threading.Event,
-) -> bool:
-    """Show, repair and record what a run finds, and add it to ``tables``; whether nothing differs now."""
-    well = True
-    try:
-        for found in run.run():
-            if isinstance(found, Round):
-                view.round(found)
-                record.note_part(found)
-            else:
-                words = _explained(config, run.cluster_id, found)
-                result = repairs.repair(found) if repairs is not None and found.tally is not None else None
-                repaired = result is not None and result.whole
-                view.table(found, words, result)
-                record.note_table(found, words, repaired=repaired)
-                tables.append(found)
-                well &= repaired or not found.differs
-            if stop.is_set():
-                return False
-        record.end()
-        return well
-    finally:
-        record.flush()
+        begun = taken.begin(afresh=given.afresh)
+        return taken.to_its_end(run.run(begun), stop)
 
 
 def verification(
@@ -158,7 +114,7 @@ def _explained(config: DrainerConfig, cluster_id: int, found: VerifiedTable) -> 
     schema, _, table = found.name.partition(".")
     to, findings = Selection.of(config.apply).routes.target(schema, table), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        findings += open_findings(recorded_findings(config))
+        findings += open_findings(config)
     with connect(config.target, config.apply) as session:
         ddls = remarkable(session, config.apply.checkpoint_schema, cluster_id)
     return list(explanations((schema, table), (to.schema, to.name), findings, ddls, config.apply.ignore_txn_commit_ts))

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.conf.entry import COMMAND, comparing, document
+from pyspark_tidb_binlog.conf.entry import COMMAND, document
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.schemas.remarks import Remark
 
@@ -90,7 +90,7 @@ class Verified:
     rows: int
     """Rows that differ."""
     differing: tuple[str, ...]
-    """The tables that have some."""
+    """The tables that have some, or another definition."""
     oldest: float
     """When the table was compared whose turn is the longest ago. Seconds since 1970."""
 
@@ -285,7 +285,7 @@ def _differs(facts: Facts) -> str | None:
     if found is None:
         return None
     more = f" and {len(found.differing) - _NAMED} more" if len(found.differing) > _NAMED else ""
-    return found.differing and f"{found.rows:,} rows of {', '.join(found.differing[:_NAMED])}{more} differ from the upstream" or ""
+    return found.differing and f"{', '.join(found.differing[:_NAMED])}{more} differ from the upstream ({found.rows:,} rows)" or ""
 
 
 # fmt: off
@@ -350,13 +350,13 @@ ALARMS = (
     Alarm("version-unsupported", Check.VERSIONS, Severity.WARNING, lambda facts: None if facts.versions is None else "; ".join(facts.versions),
           "install a supported version", "supported"),
     Alarm("findings", Check.FINDINGS, Severity.WARNING, _findings,
-          f"{COMMAND} ctl findings --config FILE shows them; {comparing('DB.TABLE')} says what differs; copy such a table again: --bootstrap DB.TABLE",
+          f"{COMMAND} ctl findings --config FILE shows them; {COMMAND} verify, of a lake lake verify, says what differs; copy such a table again: --bootstrap DB.TABLE",
           "errors/findings",
           Rule("binlog_drainer_spark_findings_total > 0",
                "{{ $value }} findings of kind {{ $labels.kind }} since the Drainer's start", "0s")),
     Alarm("differs", Check.VERIFIED, Severity.CRITICAL, _differs,
           f"{COMMAND} verify --config FILE says what differs and how to repair it; find out why, or it comes again", "verify",
-          Rule("binlog_drainer_spark_verified_differing_rows > 0", "{{ $value }} rows differ from the upstream, as verify has found", "0s")),
+          Rule("binlog_drainer_spark_verified_differing_tables > 0", "{{ $value }} tables differ from the upstream, as verify has found", "0s")),
 )
 # fmt: on
 """Every alarm. No two have the same name."""

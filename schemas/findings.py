@@ -23,8 +23,6 @@ class FindingKind(enum.StrEnum):
     """A DDL was skipped or quarantined, or lost part of its effect on the target."""
     FAILOVER = "failover"
     """The row is as upstream, but the target refuses each later change of it by an application."""
-    REPAIRED = "repaired"
-    """``verify --apply`` made the row right, or without a key the table: earlier findings of kind ``rows`` and ``value`` about it are closed."""
 
 
 @dataclass(frozen=True, slots=True)

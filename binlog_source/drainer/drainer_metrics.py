@@ -146,6 +146,9 @@ class DrainerMetrics:
         found = [self.verified] if self.verified is not None else []
         yield gauges(f"{_OURS}verified_differing_rows", "Rows that differ, as verify has found.", "", (("", one.rows) for one in found))
         yield gauges(
+            f"{_OURS}verified_differing_tables", "Tables that differ, as verify has found.", "", (("", len(one.differing)) for one in found)
+        )
+        yield gauges(
             f"{_OURS}verified_age_seconds",
             "Age of the oldest comparison of a table.",
             "",

@@ -4,53 +4,43 @@ Each line is a check of ``schemas.alarms``: ``ok`` and what was seen, or the sev
 here. ``unknown``: nobody has answered.
 
 Promises: asks only, and takes no lease. Every question has its own thread and time limit, so a peer that is down is a line. The lines are there after
-``_SECONDS`` + ``_MORE_SECONDS``, usually sooner. Exit code 0: every check is ok or does not apply; 1: otherwise.
+``SECONDS`` + ``_MORE_SECONDS``, usually sooner. Exit code 0: every check is ok or does not apply; 1: otherwise.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from typing import Generic, TypeVar
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_in
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.check.node_look import asked, look
+from pyspark_tidb_binlog.jobs.check.node_look import SECONDS, Question, asked, drainer_of
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, finding_lines
 from pyspark_tidb_binlog.jobs.check.preflight import TargetCheck, TargetSeen, UpstreamCheck
-from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings, recorded_findings
+from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
 from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.stream.report import age_of, facts_of, plain
-from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.alarms import Check, Disk, Facts, PumpFacts, Verified, by_check
-from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.remarks import Remark
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.session import connect
-from pyspark_tidb_binlog.sinks.verify.verification_table import verification_dir, verified_at
+from pyspark_tidb_binlog.sinks.verify.verification_table import verified_at
 
-A = TypeVar("A")
-_SECONDS = 10.0
-"""How long a question may take."""
 _MORE_SECONDS = 5.0
 """How much longer the target's may take, which begins anew with what the others have answered."""
 _SIZE = re.compile(r'^binlog_pump_storage_storage_size_bytes\{type="(capacity|available)"\}[ \t]+([0-9.eE+]+)', re.MULTILINE)
@@ -94,32 +84,6 @@ def _line(mark: str, check: Check, words: str) -> str:
     return f"{mark:<9} {check.value:<12} {plain(words)}".rstrip()
 
 
-class Question(Generic[A]):
-    """Something that is asked in a thread of its own from now on."""
-
-    def __init__(self, ask: Callable[[], A], seconds: float) -> None:
-        self._ask = ask
-        self._seconds = seconds
-        self._until = time.monotonic() + seconds
-        self._found: list[A | ReplicationError] = []
-        self._thread = threading.Thread(target=self._run, name="doctor", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._found.append(self._ask())
-        except ReplicationError as error:
-            self._found.append(error)
-
-    @property
-    def answer(self) -> A | str:
-        """The answer, or why there is none."""
-        self._thread.join(max(0.0, self._until - time.monotonic()))
-        if not self._found:
-            return f"no answer within {self._seconds:.0f} s" if self._thread.is_alive() else "the check failed: the log has the trace"
-        return str(found) if isinstance(found := self._found[0], ReplicationError) else found
-
-
 @dataclass(frozen=True, slots=True)
 class _Pumps:
     """What the registry and the Pumps answer."""
@@ -144,21 +108,21 @@ class _History:
 def examined(config: DrainerConfig, address: str = "") -> Examined:
     """Ask everybody at once."""
     tls, db_type = TlsSettings.of(config.source.security), config.apply.db_type
-    drainer = Question(lambda: _drainer(config, address, tls), _SECONDS)
-    pumps = Question(lambda: _pumps(config, tls), _SECONDS)
-    history = Question(lambda: _history(config), _SECONDS)
-    disks = Question(lambda: _disks(config), _SECONDS)
-    findings = Question(lambda: _findings(config), _SECONDS)
-    verified = Question(lambda: verified_at(verification_dir(config.delta_dir)), _SECONDS)
+    drainer = Question(lambda: drainer_of(config, address, tls), SECONDS)
+    pumps = Question(lambda: _pumps(config, tls), SECONDS)
+    history = Question(lambda: _history(config), SECONDS)
+    disks = Question(lambda: _disks(config), SECONDS)
+    findings = Question(lambda: _findings(config), SECONDS)
+    verified = Question(lambda: verified_at(config.verification_dir), SECONDS)
 
     def sight() -> UpstreamSight:
         known, about = history.answer, pumps.answer
         cluster_id = about.cluster_id if isinstance(about, _Pumps) else config.source.cluster_id
         return replace(known.sight, cluster_id=cluster_id) if isinstance(known, _History) else UpstreamSight(cluster_id, None, dict)
 
-    target = Question(lambda: _target(config, sight), _SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
+    target = Question(lambda: _target(config, sight), SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
     loads = db_type == "lake" and config.upstream.host
-    account = Question(lambda: _account(config, sight()), _SECONDS + _MORE_SECONDS) if loads else None
+    account = Question(lambda: _account(config, sight()), SECONDS + _MORE_SECONDS) if loads else None
     return _Answers(
         config,
         drainer.answer,
@@ -172,46 +136,12 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
     ).examined()
 
 
-def _drainer(config: DrainerConfig, address: str, tls: TlsSettings | None) -> NodeReport | None:
-    """None: nobody says where it is."""
-    name = config.apply.drainer
-    if not address and names_registry(config.source):
-        # In half the time: a registry that says nothing is no reason not to ask the Drainer.
-        known = Question(lambda: _registered(config, tls), _SECONDS / 2).answer
-        if isinstance(known, dict):
-            if name in known:
-                return _of_this_stream(look(known[name], tls), config, tls)
-            there = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"no Drainer {name!r} is registered at {config.source.pumps}; there is {there}: correct node-id")
-    address = address or config.advertise_addr or config.addr
-    return None if address.endswith(":0") else _of_this_stream(look(NodeStatus(name, address), tls, registered=False), config, tls)
-
-
-def _registered(config: DrainerConfig, tls: TlsSettings | None) -> dict[str, NodeStatus]:
-    with contextlib.closing(open_registry(config.source.pumps, tls)) as registry:
-        return {node.node_id: node for node in registry.listing(DRAINERS).nodes}
-
-
-def _of_this_stream(report: NodeReport, config: DrainerConfig, tls: TlsSettings | None) -> NodeReport:
-    """The report, unless another stream's Drainer answers there: it then has the port of one that is gone. Its page says whose it is."""
-    if report.trouble or not report.progress:
-        return report
-    page = json.loads(asked(report.node.host, "GET", f"/page.json?after={10**12}", tls, missing=b"{}"))
-    name, into = config.apply.drainer, words_for(config).where
-    whose, target = page.get("drainer", name), page.get("target", {}).get("name", into)
-    # An address by hand may be given with settings without a name. Other kinds of targets have names that the cluster's id is part of.
-    if (whose == name or not report.registered) and (target == into or config.apply.db_type not in ("mysql", "tidb")):
-        return report
-    trouble = f"at {report.node.host} answers Drainer {whose!r} into {target}, but the settings are of {name!r} into {into}"
-    return NodeReport(report.node, {}, {}, trouble, report.registered, is_other=True)
-
-
 def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
     with contextlib.ExitStack() as closing:
         upstream = UpstreamCheck(config, closing)
         upstream.ask_pumps()
     fit = {pump: address for pump, address in upstream.pumps.items() if pump not in upstream.unfit}
-    pages = {pump: Question(partial(_page, address, tls), _SECONDS / 2) for pump, address in fit.items()}
+    pages = {pump: Question(partial(_page, address, tls), SECONDS / 2) for pump, address in fit.items()}
     texts = {pump: page.answer for pump, page in pages.items()}
     found = tuple(
         PumpFacts(name, upstream.states.get(name, ""), upstream.unfit.get(name, ""), disk=_disk_in(name, texts.get(name, "")))
@@ -262,7 +192,7 @@ def _disks(config: DrainerConfig) -> tuple[Disk, ...]:
 
 
 def _findings(config: DrainerConfig) -> tuple[int, str]:
-    rows = open_findings(recorded_findings(config))
+    rows = open_findings(config)
     return len(rows), [*finding_lines(rows, 1, config.apply.log_row_data)][-1] if rows else ""
 
 

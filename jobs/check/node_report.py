@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.conf.entry import comparing
-from pyspark_tidb_binlog.jobs.check.recorded_findings import Repairs
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, plain, progress_in
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
@@ -112,7 +110,6 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
     """The ``limit`` newest findings, oldest of them first; ``rows`` as in the Delta table."""
     if not rows:
         yield "no findings"
-    repairs = Repairs(rows)
     newest = sorted(rows, key=lambda row: (row["recorded_at"] is not None, row["recorded_at"]))[-limit:]
     if len(newest) < len(rows):
         yield f"{len(rows):,} findings, the newest {len(newest):,}:"
@@ -126,10 +123,8 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
             -1 if row["wanted"] is None else row["wanted"],
             -1 if row["found"] is None else row["found"],
         )
-        closed = f" (repaired at {ts}, {as_time(ts)})" if (ts := repairs.repaired_at(row)) else ""
+        closed = f" (equal at {ts}, {as_time(ts)})" if (ts := row.get("closed_at")) else ""
         yield f"{row['recorded_at']:%Y-%m-%d %H:%M:%S} {in_words(finding, show_row_data)}{closed}"
-    if tables := sorted({row["table"] for row in newest if row["table"]}):
-        yield f"whether they differ now: {comparing(*tables)}"
 
 
 def _short(sql: str) -> str:

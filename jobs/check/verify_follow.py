@@ -9,18 +9,17 @@ Promises: reads only. What cannot be compared now (a DDL runs, a server is away,
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import source_options
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import changed_images
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.verified_view import VerifiedView
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.verify.verification import AGAIN, Round, Verification, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 
 LOOK_SECONDS = 60.0
 PASS_SECONDS = 3600.0
@@ -34,26 +33,32 @@ class Follow:
 
     config: DrainerConfig
     run: Verification
-    view: VerifiedView
-    record: VerificationTable
-    explained: Callable[[VerifiedTable], Sequence[str]]
-    _again: dict[TableName, None] = field(default_factory=dict, init=False)
+    taken: VerifyRun
+    _again: list[TableName] = field(default_factory=list, init=False)
     """Tables of which changed rows differed."""
+    _table: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
+    """Over one of these tables; None: none is under way."""
+    _pass: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
+    """Over all tables."""
     _pass_at: float = field(default=0.0, init=False)
-    """When the next pass begins."""
+    """When the next pass over all tables begins."""
 
     def until(self, stop: threading.Event) -> None:
         """Look each minute until ``stop``."""
-        upto, rounds = self.record.changes_upto(), self._rounds()
+        upto = self.taken.record.changes_upto()
         while not stop.is_set():
             look_at = time.monotonic() + LOOK_SECONDS
             try:
                 upto = self._look(upto)
-                self._work(rounds, look_at, stop)
+                while time.monotonic() < look_at and not stop.is_set() and (found := self._next()) is not None:
+                    self.taken.take(found)
             except _PASSING as error:
-                self.view.say(f"nothing is compared until the next look: {error}")
-                rounds = self._rounds()
-            self.record.flush()
+                self.taken.view.say(f"nothing is compared until the next look: {error}")
+                self._pass_at = self._pass_at if self._pass is None else 0.0
+                self._table = self._pass = None
+            self.taken.record.flush()
+            if self._table is None and self._pass is None:
+                self.run.close()  # no snapshot is held until the next look
             stop.wait(max(look_at - time.monotonic(), 0.0))
 
     def _look(self, after_ts: int) -> int:
@@ -66,48 +71,28 @@ class Follow:
             found += [self.run.changed(name, of) for name, of in images.items() if self.run.compares(name)]
         differing = [table for table in found if table.tally is not None and table.tally.differing]
         for table in differing:
-            self._take(table)
+            self.taken.take(table)
             schema, _, name = table.name.partition(".")
-            self._again[schema, name] = None
-        self.record.note_changes(ts, found)
+            self._again.append((schema, name))
+        self.taken.record.note_changes(ts, found)
         rows = sum(table.tally.rows for table in found if table.tally is not None)
         differ = f"{sum(t.tally.differing for t in differing if t.tally is not None):,} DIFFER" if differing else "equal"
-        self.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}")
+        self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}")
         return ts
 
-    def _work(self, rounds: Iterator[Round | VerifiedTable | None], until: float, stop: threading.Event) -> None:
-        """Go on with the pass until it is time for the next look."""
-        for found in rounds:
-            if isinstance(found, Round):
-                self.record.note_part(found)
-                self.view.round(found)
-            elif found is not None:
-                self._take(found)
-            if found is None or stop.is_set() or time.monotonic() > until:
-                return
-
-    def _rounds(self) -> Iterator[Round | VerifiedTable | None]:
-        """All passes, and the tables that differed in between; None: there is nothing to do now."""
-        while True:
-            if time.monotonic() >= self._pass_at:
-                begun = self.record.begin(afresh=False)
-                self.run.equal, self.run.done = begun.parts, begun.tables.keys()
-                for found in self.run.run():
-                    yield found
-                    yield from self._differed()
-                self.record.end()
-                self._pass_at = time.monotonic() + PASS_SECONDS
-            yield from self._differed()
-            self.run.close()  # no snapshot is held until the next look
-            yield None
-
-    def _differed(self) -> Iterator[Round | VerifiedTable]:
-        while self._again:
-            name = next(iter(self._again))
-            yield from self.run.verified(name)
-            del self._again[name]
-
-    def _take(self, found: VerifiedTable) -> None:
-        words = self.explained(found)
-        self.view.table(found, words)
-        self.record.note_table(found, words)
+    def _next(self) -> Round | VerifiedTable | None:
+        """The next event; None: there is nothing to do now."""
+        while self._table is not None or self._again:
+            if self._table is None:
+                self._table = self.run.verified(self._again.pop(0))
+            if (found := next(self._table, None)) is not None:
+                return found
+            self._table = None
+        if self._pass is None and time.monotonic() >= self._pass_at:
+            self._pass, self._pass_at = self.run.run(self.taken.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
+        if self._pass is not None and (found := next(self._pass, None)) is not None:
+            return found
+        if self._pass is not None:
+            self._pass = None
+            self.taken.record.end()
+        return None

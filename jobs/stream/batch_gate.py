@@ -60,9 +60,7 @@ class BatchGate:
             OSError: the file cannot be made; batches go on.
         """
         with self._lock:
-            self._make_directory()
-            self.file.touch()
-            self._is_shut, self._rests_until = True, 0.0
+            self._shut(0.0)
 
     def rest(self, seconds: float) -> None:
         """Let no batch begin for so long; 0: the rest is over. A gate that is shut without a rest stays as it is.
@@ -71,13 +69,11 @@ class BatchGate:
             OSError: as ``shut`` and ``open``.
         """
         with self._lock:
-            if self._is_shut and not self._rests_until:
-                return
-        if seconds > 0:
-            self.shut()
-            self._rests_until = monotonic() + seconds
-        else:
-            self.open()
+            if not self._is_shut or self._rests_until:
+                if seconds > 0:
+                    self._shut(monotonic() + seconds)
+                else:
+                    self._open()
 
     def shut_for_good(self) -> None:
         """Let no batch begin any more. If the file cannot be made, log that: the stream then ends in the middle of a batch."""
@@ -96,10 +92,7 @@ class BatchGate:
             OSError: the file cannot be removed; it stays shut.
         """
         with self._lock:
-            if not self._for_good:
-                self._make_directory()
-                self.file.unlink(missing_ok=True)
-                self._is_shut, self._rests_until, self._quiet_since = False, 0.0, 0.0
+            self._open()
 
     def keep(self) -> None:
         """Make or refresh the directory and, while the gate is shut, the file.
@@ -107,11 +100,11 @@ class BatchGate:
         Raises:
             OSError: they cannot be made.
         """
-        if self._rests_until and monotonic() >= self._rests_until:
-            self.open()
         with self._lock:
             if self._removed:
                 return
+            if self._rests_until and monotonic() >= self._rests_until:
+                self._open()
             missing = not self._directory.exists() or (self._is_shut and not self.file.exists())
             self._make_directory()
             if self._is_shut:
@@ -123,6 +116,17 @@ class BatchGate:
                     "%s, or a file in it, was removed; the job made it again: exclude it from cleaning, because a file there pauses the stream",
                     self._directory,
                 )
+
+    def _shut(self, rests_until: float) -> None:
+        self._make_directory()
+        self.file.touch()
+        self._is_shut, self._rests_until = True, rests_until
+
+    def _open(self) -> None:
+        if not self._for_good:
+            self._make_directory()
+            self.file.unlink(missing_ok=True)
+            self._is_shut, self._rests_until, self._quiet_since = False, 0.0, 0.0
 
     def _make_directory(self) -> None:
         if self._removed:

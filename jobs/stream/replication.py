@@ -67,7 +67,7 @@ from pyspark_tidb_binlog.sinks.engine import keyed
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport, DdlNote
 from pyspark_tidb_binlog.sinks.mysql.lease import lease_of
 from pyspark_tidb_binlog.sinks.mysql.upstream_collations import with_collations
-from pyspark_tidb_binlog.sinks.verify.verification_table import verification_dir, verified_at
+from pyspark_tidb_binlog.sinks.verify.verification_table import verified_at
 
 _log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ GRACE_SECONDS = 4.0
 """How long a batch may continue after the stream was asked to stop."""
 DELTA_SECONDS = 8.0
 """How long the background writer of Delta may then take for the remaining rows."""
-_LOOK_SECONDS = 0.25
 _VERIFIED_SECONDS = 30.0
 """How often the Drainer looks what ``verify`` has found."""
+_LOOK_SECONDS = 0.25
 """Interval between checks whether the query still runs: each check wakes the JVM."""
 
 
@@ -390,7 +390,7 @@ class Replication:
 
     def _look_at_verification(self) -> None:
         with contextlib.suppress(NotUsableYet):  # it shows what it has seen last
-            self._counts.told_verified(verified_at(verification_dir(self._config.delta_dir)))
+            self._counts.told_verified(verified_at(self._config.verification_dir))
 
     def _rests(self, gate: BatchGate) -> bool:
         """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""

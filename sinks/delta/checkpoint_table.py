@@ -389,25 +389,6 @@ class DeltaFindings(AppendedTable):
         self.commit(findings_as_table(rows, self._app_id), max(r.batch_id for r in rows))
 
 
-def append_repairs(uri: str, repairs: Sequence[Finding], retention: float) -> None:
-    """Add findings of kind ``repaired`` to the table ``findings``, which is there, in one commit. They are of no batch.
-
-    Raises:
-        ApplyError: the table cannot be written.
-    """
-    none = {"app_id": "verify", "batch_id": None, "resolved_ts": None}
-    rows = pa.Table.from_pylist([_values(CheckpointRow(0, 0, 0), repair) | none for repair in repairs], schema=FINDINGS_SCHEMA)
-    table = AppendedTable(uri, FINDINGS_SCHEMA, "verify", retention)
-    for last in (False, False, False, False, True):
-        try:
-            table.newest_batch()
-            table.commit(rows, -1)
-            return
-        except FAULTS as error:  # a Drainer may have committed meanwhile
-            if last:
-                raise ApplyError(f"the Delta table {uri} cannot be written: {reason_of(error)}") from error
-
-
 def findings_as_table(rows: Sequence[CheckpointRow], app_id: str) -> pa.Table:
     """The findings of ``rows`` as Arrow, in ``FINDINGS_SCHEMA``."""
     return pa.Table.from_pylist([_values(row, f) | {"app_id": app_id} for row in rows for f in row.findings], schema=FINDINGS_SCHEMA)

@@ -155,13 +155,9 @@ def key_text(statement: Statement) -> str:
     else:
         values = dict(zip(origin.columns, values_of(text), strict=True))
         shown = ", ".join(f"{name}={values[name].decode('utf-8', 'replace')}" for name in (origin.key or origin.columns))
-    shown = shortened(shown)
+    if len(shown) > KEY_TEXT:
+        shown = shown[:KEY_TEXT] + "…"
     return shown if statement.single else f"{shown} and {statement.rows - 1} more"
-
-
-def shortened(key: str) -> str:
-    """A key as a finding shows it."""
-    return key if len(key) <= KEY_TEXT else key[:KEY_TEXT] + "…"
 
 
 def _row_words(effect: Effect, difference: int) -> str:

@@ -79,13 +79,13 @@ class Repairing:
             NotUsableYet: the target is not settled for ``standing.SETTLE_SECONDS``.
             ApplyError: a server does not answer, or GC has passed S. What was committed is right.
         """
-        assert table.tally is not None and table.began is not None
+        assert table.tally is not None
         result, rest = RepairedTable(table.ts), [one for one in table.tally.listed if isinstance(one, Difference)]
         while rest:
             before, result.left = len(rest), []
             together = _TOGETHER if rest[0].pair.key else _KEYLESS_TOGETHER
             for start in range(0, before, together):
-                self._group(rest[start : start + together], table.began.ddls, result)
+                self._group(rest[start : start + together], table.ddls, result)
             # A row may have had a value of another one, which is repaired now.
             rest = [left.difference for left in result.left] if len(result.left) < before else []
         _log.info("%s: %d rows repaired, %d right already, %d left", table.name, len(result.repaired), result.right, len(result.left))

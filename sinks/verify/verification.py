@@ -11,7 +11,7 @@ the events may do other work between two rounds, or end.
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
-from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, SnapshotRecord, StandingReaders, unlocked
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
@@ -70,8 +70,10 @@ class VerifiedTable:
     """None: the table was not compared."""
     target: str = ""
     """Its name at the target, quoted; empty: it was not compared."""
-    began: SnapshotRecord | None = None
-    """The record at the last S, with the first S as its ``ts``; None: it was not compared."""
+    first_ts: int = 0
+    """The first S."""
+    ddls: tuple[int, int] = (0, 0)
+    """The recorded DDLs at the last S."""
 
     @property
     def differs(self) -> bool:
@@ -110,6 +112,17 @@ class EqualRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """What an unfinished run has found equal."""
+
+    run: str = ""
+    """Its name; empty: there is none."""
+    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each table that was equal: S, and how many rows it had."""
+    parts: Mapping[str, EqualRows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """A round of ranges was compared, and the table has more."""
 
@@ -131,19 +144,16 @@ class Verification:
     patterns: Sequence[str] = ()
     """``db.table`` upstream or at the target, with ``*`` and ``?``; none: all tables."""
     pace: Pace = field(default_factory=Pace)
-    equal: Mapping[str, EqualRows] = field(default_factory=dict)
-    """By table: where an earlier run has come to, so that this one goes on there."""
-    done: Collection[str] = ()
-    """Tables that are not compared again."""
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _standing: StandingReaders | None = field(default=None, init=False)
 
-    def run(self) -> Iterator[Round | VerifiedTable]:
-        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
+    def run(self, begun: Begun | None = None) -> Iterator[Round | VerifiedTable]:
+        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it. ``begun``: what is not compared again."""
+        begun = begun or Begun()
         try:
             for name in self.names():
-                if ".".join(name) not in self.done:
-                    yield from self.verified(name)
+                if (label := ".".join(name)) not in begun.tables:
+                    yield from self.verified(name, begun.parts.get(label))
         finally:
             self.close()
 
@@ -184,10 +194,10 @@ class Verification:
 
     # One table.
 
-    def verified(self, name: TableName) -> Iterator[Round | VerifiedTable]:
-        """Compare one table."""
+    def verified(self, name: TableName, equal: EqualRows | None = None) -> Iterator[Round | VerifiedTable]:
+        """Compare one table. ``equal``: its first rows that are not compared again."""
         label = ".".join(name)
-        so_far, tries, why = _SoFar(self.equal.get(label)), 0, ""
+        so_far, tries, why = _SoFar(equal), 0, ""
         while tries < _TRIES:
             try:
                 found = self._next(name, self._stand(afresh=tries > 0), so_far)
@@ -241,7 +251,7 @@ class Verification:
             tally = Tally()
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, standing.at)
+            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, ts, standing.at.ddls)
         since = time.monotonic()
         ranges = list(self._ranges(pair, so_far.end, standing))
         parts = self._compared(pair, ranges, standing, tally)
@@ -250,7 +260,7 @@ class Verification:
         self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
         if so_far.end:
             return Round(label, ts, tally, so_far.equal)
-        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, replace(standing.at, ts=so_far.equal.ts))
+        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, standing.at.ddls)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target

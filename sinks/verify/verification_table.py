@@ -4,7 +4,7 @@
     begin       a run; its words say what it compares
     part        the first rows of a table, which were equal, up to ``key``
     changes     a look at the rows that had changed up to ``commit_ts``: how many there were, and how many differ
-    table       a table: how many of its rows are equal, and how many differ
+    table       a table: whether it differs, how many of its rows are equal, how many differ. ``commit_ts`` is the first S, if there are several
     left out    a table, or a column, that was not compared, or a definition that differs: its words say why
     missing, changed, extra     a row that differs, with both sides
     end         a run that has seen all tables
@@ -18,7 +18,6 @@ import datetime
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to
 from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
-from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, Round, VerifiedTable
 
 SCHEMA = pa.schema(
     [
@@ -37,7 +36,9 @@ SCHEMA = pa.schema(
         pa.field("recorded_at", pa.timestamp("us", tz="UTC")),
         pa.field("kind", pa.string()),
         pa.field("table", pa.string()),
+        pa.field("target", pa.string()),
         pa.field("commit_ts", pa.int64()),
+        pa.field("differs", pa.bool_()),
         pa.field("rows", pa.int64()),
         pa.field("equal", pa.int64()),
         pa.field("differing", pa.int64()),
@@ -57,25 +58,9 @@ _AS_OLD = datetime.timedelta(days=1)
 """A run that was begun earlier is not continued."""
 
 
-def verification_dir(delta_dir: str) -> str:
-    """The table's directory: next to that of ``checkpoint``, which must contain nothing else."""
-    return delta_dir.rstrip("/") + "-verification"
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What an unfinished run has found equal."""
-
-    run: str = ""
-    """Its name; empty: there is none."""
-    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each table that was equal: S, and how many rows it had."""
-    parts: Mapping[str, EqualRows] = field(default_factory=dict)
-
-
 _NEWEST = """
-SELECT "table", differing, recorded_at FROM (
-    SELECT "table", differing, recorded_at, row_number() OVER (PARTITION BY "table" ORDER BY recorded_at DESC) AS place FROM t
+SELECT "table", differs, differing, recorded_at FROM (
+    SELECT "table", differs, differing, recorded_at, row_number() OVER (PARTITION BY "table" ORDER BY recorded_at DESC) AS place FROM t
     WHERE kind = 'table' AND run >= COALESCE(
         (SELECT max(e.run) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'), '')
 ) WHERE place = 1 ORDER BY "table"
@@ -89,15 +74,29 @@ def verified_at(uri: str) -> Verified | None:
     Raises:
         NotUsableYet: the Delta table cannot be read.
     """
-    try:
-        rows = found_at(uri, _NEWEST.format(all=ALL))
-    except FAULTS as error:
-        raise NotUsableYet(f"the Delta table {uri} cannot be read: {reason_of(error)}") from error
+    rows = _found(uri, _NEWEST.format(all=ALL))
     if not rows:
         return None
-    differing = tuple(row["table"] for row in rows if row["differing"])
+    differing = tuple(row["table"] for row in rows if row["differs"])
     oldest = min(row["recorded_at"] for row in rows).timestamp()
-    return Verified(len(rows), sum(row["differing"] for row in rows), differing, oldest)
+    return Verified(len(rows), sum(row["differing"] or 0 for row in rows), differing, oldest)
+
+
+def equal_upto(uri: str) -> Mapping[str, int]:
+    """By the name of a table at the target, quoted: the newest ts at which it was found to be equal.
+
+    Raises:
+        NotUsableYet: the Delta table cannot be read.
+    """
+    rows = _found(uri, "SELECT target, max(commit_ts) AS ts FROM t WHERE kind = 'table' AND NOT differs AND target <> '' GROUP BY target")
+    return {row["target"]: row["ts"] for row in rows}
+
+
+def _found(uri: str, sql: str) -> list[dict[str, Any]]:
+    try:
+        return found_at(uri, sql)
+    except FAULTS as error:
+        raise NotUsableYet(f"the Delta table {uri} cannot be read: {reason_of(error)}") from error
 
 
 class VerificationTable(AppendedTable):
@@ -131,17 +130,16 @@ class VerificationTable(AppendedTable):
 
     def note_table(self, found: VerifiedTable, words: Sequence[str], *, repaired: bool = False) -> None:
         """A table was compared. ``words``: what may explain that it differs. ``repaired``: no row of it differs any more."""
-        about = {"table": found.name, "commit_ts": found.ts}
+        about = {"table": found.name, "target": found.target, "commit_ts": found.first_ts}
         rows: list[dict[str, Any]] = [
             {"kind": "left out", "words": one.words, "sql": [one.mend] if one.mend else None} for one in found.left_out
         ]
+        table: dict[str, Any] = {"kind": "table", "differs": found.differs and not repaired, "words": "; ".join(words) or None}
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
-            counts = {"rows": tally.rows, "equal": tally.rows, "differing": 0}
-            if not repaired:
-                counts |= {"equal": tally.equal, "differing": tally.differing}
-            rows.append({"kind": "table", "words": "; ".join(words) or None} | counts)
-        self._write([about | row for row in rows])
+            counts = (tally.rows, 0) if repaired else (tally.equal, tally.differing)
+            table |= {"rows": tally.rows} | dict(zip(("equal", "differing"), counts, strict=True))
+        self._write([about | row for row in (*rows, table)])
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
         """The rows that had changed up to ``ts`` were compared."""
@@ -198,9 +196,11 @@ class VerificationTable(AppendedTable):
 
 def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
     """What the rows of a run say that was equal. Pure."""
-    not_whole = {row["table"] for row in rows if row["kind"] == "left out"}
-    whole = [row for row in rows if row["kind"] == "table" and not row["differing"] and row["table"] not in not_whole]
-    tables = {row["table"]: (row["commit_ts"], row["rows"]) for row in whole}
+    tables = {
+        row["table"]: (row["commit_ts"], row["rows"])
+        for row in rows
+        if row["kind"] == "table" and row["differs"] is False and row["rows"] is not None
+    }
     parts = dict[str, EqualRows]()
     for row in rows:
         if row["kind"] == "part" and row["table"] not in tables:

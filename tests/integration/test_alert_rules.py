@@ -61,8 +61,8 @@ SERIES = {
         {'binlog_drainer_spark_findings_total{instance="d",kind="rows"}': "0x20"},
     ),
     "differs": (
-        {'binlog_drainer_spark_verified_differing_rows{instance="d"}': "2x20"},
-        {'binlog_drainer_spark_verified_differing_rows{instance="d"}': "0x20"},
+        {'binlog_drainer_spark_verified_differing_tables{instance="d"}': "2x20"},
+        {'binlog_drainer_spark_verified_differing_tables{instance="d"}': "0x20"},
     ),
 }
 """By alarm: series in which it fires, and others."""

@@ -15,13 +15,15 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
-from pyspark_tidb_binlog.jobs.check.recorded_findings import read_table
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.delta.appended_table import found_at
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaFindings
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from tests.support.ddl_jobs import column, database, history, job, steps_of, table
@@ -182,10 +184,9 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     spark.sql(f"OPTIMIZE delta.`{path}`").collect()
     append(3)
     assert list((tmp_path / "delta-findings" / "_delta_log").glob("*.checkpoint.parquet")), "the log has a checkpoint"
-    plain = read_table(Path(path), ["batch_id"])
-    assert plain is not None
+    plain = [row["batch_id"] for row in found_at(path, "SELECT batch_id FROM t")]
     with_spark = [row.batch_id for row in spark.read.format("delta").load(path).select("batch_id").collect()]
-    assert sorted(plain.column(0).to_pylist()) == sorted(with_spark) == list(range(4)), "compacted files count once"
+    assert sorted(plain) == sorted(with_spark) == list(range(4)), "compacted files count once"
     assert main(["findings", "-limit", "2", "-config", str(settings)]) == 0
     first, *lines, last = capsys.readouterr().out.splitlines()
     assert first == "4 findings, the newest 2:" and [line[-8:] for line in lines] == ["number 2", "number 3"]
@@ -194,10 +195,14 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
 
 
 def test_a_table_that_needs_another_reader_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    spark.range(3).write.format("delta").option("delta.enableDeletionVectors", "true").save(path)
+    config = DrainerConfig(delta_dir=str(tmp_path / "delta"))
+    table = spark.range(3).selectExpr(
+        "id AS kind", "id AS `table`", "id AS commit_ts", "id AS key", "id AS wanted", "id AS found", "id AS words", "id AS recorded_at"
+    )
+    table.coalesce(1).write.format("delta").option("delta.enableDeletionVectors", "true").save(config.findings_dir)
+    spark.sql(f"DELETE FROM delta.`{config.findings_dir}` WHERE kind = 1")
     with pytest.raises(ConfigError, match="Read it with Spark"):
-        read_table(Path(path), ["id"])
+        recorded_findings(config)
 
 
 @pytest.mark.shows("ctl status")

@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfi
 from pyspark_tidb_binlog.jobs.check import verify_follow
 from pyspark_tidb_binlog.jobs.check.node_look import rest
 from pyspark_tidb_binlog.jobs.check.verify_follow import Follow
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -30,7 +31,7 @@ from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.sinks.mysql.password import Here
 from pyspark_tidb_binlog.sinks.verify import standing
 from pyspark_tidb_binlog.sinks.verify.verification import Round, Verification, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verification_dir, verified_at
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verified_at
 from tests.support.eventually import eventually
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.private_mysql import RealMariaDB
@@ -83,7 +84,7 @@ class Shown:
     def round(self, found: Round) -> None:
         pass
 
-    def table(self, found: VerifiedTable, words: Sequence[str]) -> None:
+    def table(self, found: VerifiedTable, words: Sequence[str], result: object = None) -> None:
         self.tables.append(found)
 
     def end(self, total: object) -> None:
@@ -179,12 +180,12 @@ class Writing:
 def following(mirror: MirroredUpstream, config: DrainerConfig) -> Iterator[tuple[Shown, Verification]]:
     run, flavour = verification(config, mirror.reader(Here), rate=100_000)
     shown, stop = Shown(), threading.Event()
-    record = VerificationTable(verification_dir(config.delta_dir), 3600.0, flavour, "all tables of the target")
+    record = VerificationTable(config.verification_dir, 3600.0, flavour, "all tables of the target")
     failed = list[BaseException]()
 
     def until_stop() -> None:
         try:
-            Follow(config, run, shown, record, lambda found: []).until(stop)
+            Follow(config, run, VerifyRun(shown, record, lambda found: [])).until(stop)
         except BaseException as error:
             failed.append(error)
 
@@ -252,7 +253,7 @@ def test_what_changed_while_it_was_away_is_compared(
                 return any(table.tally and table.tally.differing for table in shown.tables)
 
             until(spoiled, "a spoiled row found")
-            where = verification_dir(config.delta_dir)
+            where = config.verification_dir
             until(lambda: (found := verified_at(where)) is not None and found.differing == ("shop.item",), "it is recorded")
             assert not any(table.tally and table.tally.differing for table in shown.tables if table.name != "shop.item")
             run_sql(mariadb, f"UPDATE shop.item SET w = 'x' WHERE k0 = {2**63 + 7}")

@@ -552,7 +552,7 @@ def test_findings_of_another_writer_refuse_a_repair_and_are_closed_by_it(
     def told() -> dict[str, bool]:
         assert ctl.main(["findings", "-config", str(file)]) == 0
         said = capsys.readouterr().out.splitlines()
-        return {f.words: any(f.words in line and "(repaired at 100, 1970" in line for line in said) for f in findings}
+        return {f.words: any(f.words in line and "(equal at 100, 1970" in line for line in said) for f in findings}
 
     assert not any(told().values())
     code, said = command(site, capsys, "-config", str(file), "--apply")
@@ -561,15 +561,14 @@ def test_findings_of_another_writer_refuse_a_repair_and_are_closed_by_it(
     assert site.session.query("SELECT COUNT(*) FROM down.t WHERE v = 'x'") == [(2,)]
     site.sql("CREATE TRIGGER down.odd BEFORE UPDATE ON down.t FOR EACH ROW SET NEW.v = IF(NEW.id = 2, 'odd', NEW.v)")
     assert command(site, capsys, "-config", str(file), "--apply", "--others-stopped")[0] == 1
-    assert told() == {"a row was missing": True, "cut": False, "of another table": False, "behind S": False}, "of the repaired row"
+    assert not any(told().values()), "a row still differs"
     site.sql("DROP TRIGGER down.odd")
     assert command(site, capsys, "-config", str(file), "--apply", "--others-stopped")[0] == 0 and same(site)
     assert told() == {"a row was missing": True, "cut": True, "of another table": False, "behind S": False}
     # The Drainer goes on recording, and an equal table closes what a repair could not.
     drainer.append(drainer.lacking([CheckpointRow(2, 101, 120, findings=[dataclasses.replace(findings[0], words="again", commit_ts=115)])]))
     site.at(110)
-    assert command(site, capsys, "-config", str(file), "--apply")[0] == 0
+    assert command(site, capsys, "-config", str(file))[0] == 0
     ctl.main(["findings", "-config", str(file)])
     said = capsys.readouterr().out
-    assert "behind S (repaired at 110" in said
-    assert "again\n" in said and said.count(" repaired `down`.`t`") == 4
+    assert "behind S (equal at 110" in said and "again\n" in said

@@ -64,7 +64,7 @@ ON = {
     "findings": (replace(WELL, findings=2, newest_finding="rows `d`.`t`"), "2 findings, the newest: rows `d`.`t`"),
     "differs": (
         replace(WELL, verified=Verified(9, 7, ("d.a", "d.b", "d.c", "d.e"), 1.0)),
-        "7 rows of d.a, d.b, d.c and 1 more differ from the upstream",
+        "d.a, d.b, d.c and 1 more differ from the upstream (7 rows)",
     ),
 }
 """By alarm: facts in which it is on, and it alone, and what it says."""

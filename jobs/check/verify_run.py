@@ -1,0 +1,73 @@
+"""Takes what a comparison finds, event by event: shows it, repairs it, records it."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
+from pyspark_tidb_binlog.jobs.check.verified_view import VerifiedView, total_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
+from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
+
+_STOPPED = "ended before all tables were seen: the same command goes on here"
+
+
+@dataclass(slots=True)
+class VerifyRun:
+    """One run of a command."""
+
+    view: VerifiedView
+    record: VerificationTable
+    explained: Callable[[VerifiedTable], Sequence[str]]
+    """What may explain that a table differs, or what to do."""
+    repairs: TableRepairs | None = None
+    """None: nothing is repaired."""
+    tables: list[VerifiedTable] = field(default_factory=list)
+    """Those that were seen."""
+    well: bool = True
+    """Nothing differs, or what differed is repaired."""
+
+    def begin(self, *, afresh: bool = False) -> Begun:
+        """Continue the last run, or begin one."""
+        begun = self.record.begin(afresh=afresh)
+        if begun.run:
+            self.view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
+        self.tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
+        return begun
+
+    def take(self, found: Round | VerifiedTable) -> None:
+        """The next event."""
+        if isinstance(found, Round):
+            self.view.round(found)
+            self.record.note_part(found)
+            return
+        words = self.explained(found)
+        result = self.repairs.repair(found) if self.repairs is not None and found.tally is not None else None
+        repaired = result is not None and result.whole
+        self.view.table(found, words, result)
+        self.record.note_table(found, words, repaired=repaired)
+        self.well &= repaired or not found.differs
+
+    def to_its_end(self, events: Iterable[Round | VerifiedTable], stop: threading.Event) -> int:
+        """Take all events, or those until ``stop``; the command's exit code."""
+        try:
+            for found in events:
+                self.take(found)
+                if isinstance(found, VerifiedTable):
+                    self.tables.append(found)
+                if stop.is_set():
+                    break
+            else:
+                self.record.end()
+        finally:
+            self.record.flush()
+        if self.record.trouble:
+            print(f"not recorded in {self.record.uri}: {self.record.trouble}", file=sys.stderr)
+        if stop.is_set():
+            self.view.say(_STOPPED)
+            return EXIT_FAILED
+        self.view.end(total_of(self.tables))
+        return 0 if self.well else EXIT_FAILED
