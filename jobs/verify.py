@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.node_look import rest
@@ -89,20 +90,17 @@ def verification(
         ConfigError: the settings name no upstream, no server as the target, or a ring.
     """
     if config.apply.db_type not in ("mysql", "tidb"):
-        raise ConfigError(f"verify: syncer.db-type = {config.apply.db_type!r} has no tables on a server to compare")
+        of_lake = f": {PROGRAM} lake verify compares a lake" if config.apply.db_type == "lake" else ""
+        raise ConfigError(f"verify: syncer.db-type = {config.apply.db_type!r} has no tables on a server to compare{of_lake}")
     if config.apply.loopback_control:
         raise ConfigError("verify: in a ring (syncer.loopback-control) both sides are written, so that neither is a copy of the other")
-    if upstream is None and not config.upstream.host:
-        raise ConfigError(
-            "verify reads the upstream by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on the tables"
-        )
     if rate < 0:
         raise ConfigError(f"--rate is {rate}: give a number of rows")
     config = config if upstream else with_collations(config)
+    source = upstream or upstream_of(config.upstream)
     with connect(config.target, config.apply) as session:
         flavour = session.flavour
         cluster_id = config.source.cluster_id or only_cluster(session, config.apply.checkpoint_schema, table_in_target(config))
-    source = upstream or upstream_of(config.upstream)
     readers = Readers(config, cluster_id, source, config.apply.parts, partial(rest, config))
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
 

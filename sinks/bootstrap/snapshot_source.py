@@ -324,6 +324,6 @@ def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] 
     """
     if not config.host:
         raise ConfigError(
-            "--bootstrap reads tables from TiDB by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on these tables"
+            "tables are read from TiDB by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on these tables"
         )
     return SnapshotSource(ShippedTarget.of(account_of(config, _SECONDS), broadcast))

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, RetryableApplyError
 from pyspark_tidb_binlog.sinks.mysql.retry_policy import FEW, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.verify.repair import Difference, Row, alike_sql, differences, identity_of, lookup_sql
-from pyspark_tidb_binlog.sinks.verify.standing import HeldTarget, Readers
+from pyspark_tidb_binlog.sinks.verify.standing import Readers, SidePair, SnapshotRecord
 from pyspark_tidb_binlog.sinks.verify.table_comparison import rows_of
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
@@ -109,8 +109,8 @@ class Repairing:
     def _tried(self, pair: TablePair, rows: Mapping[Row, Row], ddls: tuple[int, int]) -> _Attempt:
         try:
             for attempt in retrying(FEW):
-                with attempt, self.readers.holding() as held:
-                    done = _once(held, pair, rows, ddls)
+                with attempt, self.readers.holding() as (at, sides):
+                    done = _once(at, sides, pair, rows) if at.ddls == ddls else _Attempt(at.ts, left=dict.fromkeys(rows, DDL_RAN))
         except RetryableApplyError as error:
             if error.errno != _LOCK_TIMEOUT:
                 raise
@@ -118,12 +118,10 @@ class Repairing:
         return done
 
 
-def _once(held: HeldTarget, pair: TablePair, rows: Mapping[Row, Row], ddls: tuple[int, int]) -> _Attempt:
+def _once(at: SnapshotRecord, sides: SidePair, pair: TablePair, rows: Mapping[Row, Row]) -> _Attempt:
     """One transaction. ``rows``: by identity, those to make right; without a key, one of each form."""
-    session, ts = held.target, held.at.ts
-    if held.at.ddls != ddls:
-        return _Attempt(ts, left=dict.fromkeys(rows, DDL_RAN))
-    wanted = _read(held.upstream, pair, pair.upstream, rows)
+    session, ts = sides.target, at.ts
+    wanted = _read(sides.upstream, pair, pair.upstream, rows)
     found = differences(pair, wanted, _read(session, pair, pair.target, rows, _LOCK))
     refused = dict[Row, str]()
     for difference in found:

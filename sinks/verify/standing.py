@@ -93,15 +93,6 @@ class StandingReaders:
     opened_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTarget:
-    """A transaction at the target that holds the lease row, and a reader of the upstream at the same S."""
-
-    at: SnapshotRecord
-    upstream: Session
-    target: Session
-
-
 class _Patience:
     """Waits for a target that is no copy of a moment. Batches may follow each other so closely that it is none between two looks: then the Drainer is asked for a rest."""
 
@@ -186,8 +177,8 @@ class Readers:
         return int(count), int(total)
 
     @contextmanager
-    def holding(self) -> Iterator[HeldTarget]:
-        """The target while it is a copy and the stream writes nothing. The block commits its transaction, or rolls it back.
+    def holding(self) -> Iterator[tuple[SnapshotRecord, SidePair]]:
+        """The target's record, and a reader of each side at its S, while the stream writes nothing. The block commits the target's transaction, or rolls it back.
 
         Raises:
             NotUsableYet: as ``standing``.
@@ -198,7 +189,7 @@ class Readers:
                 session.execute(SHORTLY)
             at = self._held(session)
             with self._source.at(at.ts) as upstream:
-                yield HeldTarget(at, upstream, session)
+                yield at, SidePair(upstream, session)
 
     def _held(self, session: Session) -> SnapshotRecord:
         with _Patience(self._rest, self._pause) as patience:
