@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from http import HTTPStatus
 from pathlib import Path
@@ -194,13 +195,18 @@ def test_findings_without_a_jvm_are_those_that_spark_reads(
     assert "secret" not in "".join(lines), "log-row-data is off"
 
 
-def test_a_table_that_needs_another_reader_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_table_is_read_as_it_is_or_refused(spark: "SparkSession", tmp_path: Path) -> None:
     config = DrainerConfig(delta_dir=str(tmp_path / "delta"))
     table = spark.range(3).selectExpr(
         "id AS kind", "id AS `table`", "id AS commit_ts", "id AS key", "id AS wanted", "id AS found", "id AS words", "id AS recorded_at"
     )
     table.coalesce(1).write.format("delta").option("delta.enableDeletionVectors", "true").save(config.findings_dir)
     spark.sql(f"DELETE FROM delta.`{config.findings_dir}` WHERE kind = 1")
+    assert spark.sql(f"SELECT * FROM delta.`{config.findings_dir}`").count() == 2
+    assert sorted(row["kind"] for row in recorded_findings(config)) == [0, 2]
+    shutil.rmtree(f"{config.findings_dir}/_delta_log")
+    (Path(config.findings_dir) / "_delta_log").mkdir()
+    (Path(config.findings_dir) / "_delta_log" / f"{0:020}.json").write_text('{"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}}')
     with pytest.raises(ConfigError, match="Read it with Spark"):
         recorded_findings(config)
 
