@@ -46,6 +46,7 @@ class Follow:
     def until(self, stop: threading.Event) -> None:
         """Look each minute until ``stop``."""
         upto = self.taken.record.changes_upto()
+        self._begin()
         while not stop.is_set():
             look_at = time.monotonic() + LOOK_SECONDS
             try:
@@ -80,6 +81,9 @@ class Follow:
         self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}")
         return ts
 
+    def _begin(self) -> None:
+        self._pass, self._pass_at = self.run.run(self.taken.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
+
     def _next(self) -> Round | VerifiedTable | None:
         """The next event; None: there is nothing to do now."""
         while self._table is not None or self._again:
@@ -89,7 +93,7 @@ class Follow:
                 return found
             self._table = None
         if self._pass is None and time.monotonic() >= self._pass_at:
-            self._pass, self._pass_at = self.run.run(self.taken.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
+            self._begin()
         if self._pass is not None and (found := next(self._pass, None)) is not None:
             return found
         if self._pass is not None:

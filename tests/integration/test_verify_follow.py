@@ -254,10 +254,10 @@ def test_what_changed_while_it_was_away_is_compared(
 
             until(spoiled, "a spoiled row found")
             where = config.verification_dir
-            until(lambda: (found := verified_at(where)) is not None and found.differing == ("shop.item",), "it is recorded")
+            until(lambda: (found := verified_at(where)) is not None and "shop.item" in found.differing, "it is recorded")
             assert not any(table.tally and table.tally.differing for table in shown.tables if table.name != "shop.item")
             run_sql(mariadb, f"UPDATE shop.item SET w = 'x' WHERE k0 = {2**63 + 7}")
-            until(lambda: (found := verified_at(where)) is not None and not found.differing, "well again")
+            until(lambda: (found := verified_at(where)) is not None and "shop.item" not in found.differing, "well again")
     changes = changed_images(source_options(config), config.source.starting_commit_ts, ts)
     assert sorted(len(images) for found in changes for images in found.values()) == [1, 300]
 
