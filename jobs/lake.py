@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, tot
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time, ts_at
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
@@ -42,7 +42,7 @@ _WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, 
 _SPAN = frozenset({"diff", "undo"})
 _MOMENT, _UNDO, _VERIFY = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
 _TAKEN_BY = {
-    "at": ("--at", _MOMENT | _VERIFY),
+    "at": ("--at", _MOMENT),
     "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild", "verify"}),
     "begin": ("--from", _SPAN),
     "end": ("--to", _SPAN),
@@ -136,8 +136,6 @@ def _check_options(given: argparse.Namespace) -> None:
             raise ConfigError(f"{given.command} takes no {option}")
         if isinstance(value, str) and not value.strip(" ,"):
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
-    if given.command == "verify" and given.at and given.config is None:
-        raise ConfigError("lake verify takes --at only with --config: the ledger is compared with the newest moment")
     if given.command == "undo" and given.words and (given.begin or given.end):
         raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
 
@@ -177,9 +175,7 @@ def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | N
             "lake verify --config reads the upstream by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on "
             "the tables; or give --dir, to compare the mirrors with the ledger"
         )
-    at = ts_at("--at", given.at, last=True) if given.at and not given.at.isdigit() else int(given.at) if given.at else None
-    source = upstream or upstream_of(config.upstream)
-    return LakeComparison(config.files.dir.rstrip("/"), source, config.apply, _patterns(given), at)
+    return LakeComparison(config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, _patterns(given))
 
 
 def _patterns(given: argparse.Namespace) -> list[str]:

@@ -292,18 +292,6 @@ class Published:
         last = count - 1 - np.unique(ids, return_index=True)[1]
         return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
 
-    def moment_upto(self, ts: int) -> int:
-        """The newest published moment up to ``ts``.
-
-        Raises:
-            ConfigError: there is none, or it is not kept.
-        """
-        count = int(np.searchsorted(self._ts, ts, side="right"))
-        if ts < self.kept_ts or not count:
-            first = max(self.kept_ts, self.first_ts or 0)
-            raise ConfigError(f"no moment up to {as_time(ts)} ({ts}) is kept: the first one is {as_time(first)} ({first})")
-        return self.followed_ts if ts >= self.followed_ts else int(self._ts[count - 1])
-
     def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
         """The commit_ts up to which tables are known: the end of the ledger, but not past a DDL that mirrors have not followed.
 

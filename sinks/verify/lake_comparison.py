@@ -20,7 +20,6 @@ from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
-from pyspark_tidb_binlog.sinks.lake.ledger import ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
 from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, DROPPED, LOADING, MIRRORED, Published, Snapshots, TablePlace
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
@@ -51,14 +50,13 @@ class LakeMoment:
     """By table id, also dropped ones."""
     history: SchemaHistory
     """What the mirrors follow."""
-    published: Published
 
     @classmethod
-    def of(cls, lake: str, at: int | None = None) -> "LakeMoment":
-        """The newest one; ``at``: the newest one up to this ts.
+    def of(cls, lake: str) -> "LakeMoment":
+        """The newest one.
 
         Raises:
-            ConfigError: there is none, or it is not kept.
+            ConfigError: there is none.
         """
         snapshots = Snapshots(lake)
         newest = snapshots.load()
@@ -66,20 +64,11 @@ class LakeMoment:
         published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
         if newest is None or published is None or published.first_ts is None:
             raise ConfigError(f"no table of the lake {lake} was published yet: wait for the Drainer's first moment")
-        ts = newest.resolved_ts if at is None else published.moment_upto(at)
-        if ts >= newest.resolved_ts:
-            history = followed_history(lake, snapshots, newest)
-        else:
-            history = SchemaHistory.of([*snapshots.definitions(), *(ddl.job for ddl in ledger_ddls(lake, ts))])
-        return cls(ts, published.at(ts), history, published)
+        return cls(newest.resolved_ts, published.at(newest.resolved_ts), followed_history(lake, snapshots, newest))
 
     def table_at(self, place: TablePlace) -> TableAt | None:
         """A table as the upstream has it."""
         return self.history.table_at(place.table_id, self.history.newest_version)
-
-    def behind(self, place: TablePlace) -> int:
-        """The commit_ts up to which the table's version is complete."""
-        return self.published.complete_ts(place, self.ts)
 
 
 @dataclass(slots=True)
@@ -92,8 +81,6 @@ class LakeComparison:
     apply: ApplyConfig
     patterns: Sequence[str] = ()
     """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
-    at: int | None = None
-    """The moment; None: the newest one, for each table."""
     pause: Callable[[float], None] = time.sleep
 
     def names(self, moment: LakeMoment | None = None) -> dict[TableName, int]:
@@ -102,7 +89,7 @@ class LakeComparison:
         Raises:
             SnapshotCollected: the lake is so far behind that TiDB does not keep the moment any more.
         """
-        ts = (moment or LakeMoment.of(self.lake, self.at)).ts
+        ts = (moment or LakeMoment.of(self.lake)).ts
         try:
             with self.source.at(ts) as session:
                 there = upstream_names(session, TableFilter.of(self.apply))
@@ -112,7 +99,7 @@ class LakeComparison:
 
     def run(self) -> Iterator[Round | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
-        moment = LakeMoment.of(self.lake, self.at)
+        moment = LakeMoment.of(self.lake)
         upstream = {".".join(name): name for name in self.names(moment)}
         mirrors = {_name(moment, place): place.table_id for place in moment.tables.values() if place.state != DROPPED}
         named = {name: table_id for name, table_id in mirrors.items() if is_named(name, self.patterns)}
@@ -127,7 +114,7 @@ class LakeComparison:
         for attempt in range(_TRIES):
             if attempt:
                 self.pause(_PAUSE)
-            moment = LakeMoment.of(self.lake, self.at)
+            moment = LakeMoment.of(self.lake)
             with closing(self.source.sessions_at(moment.ts)) as sessions:
                 try:
                     yield from self._once(name, moment, moment.tables.get(table_id), sessions)
@@ -143,11 +130,6 @@ class LakeComparison:
     def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[Round | VerifiedTable]:
         at = moment.table_at(place) if place is not None else None
         why = _why_not(moment, place, at)
-        if why is None and place is not None and moment.behind(place) < moment.ts and self._changed(place, moment):
-            why = NotCompared(
-                f"its version of then has its changes up to {moment.behind(place)}, and there are later ones: moments so old are thinned out. Give no --at",
-                by_intent=False,
-            )
         if why is not None:
             yield VerifiedTable(name, moment.ts, [why])
             return
@@ -171,15 +153,9 @@ class LakeComparison:
         ]
         yield VerifiedTable(name, moment.ts, computed, tally)
 
-    def _changed(self, place: TablePlace, moment: LakeMoment) -> bool:
-        where = f"table_id = {place.table_id} AND commit_ts > {moment.behind(place)} AND commit_ts <= {moment.ts} AND op <> 'ddl'"
-        rows = scanned(f"{self.lake}/changes", ["commit_ts"], where)
-        return rows is not None and any(batch.num_rows for batch in rows)
-
     def _collected(self, ts: int) -> str:
-        moment = "the newest moment of the lake" if self.at is None else "the moment"
         return (
-            f"{moment} is {ts} ({as_time(ts)}), and GC of TiDB at {self.source.where} has passed it. Verify when the lake is nearer to the present, or raise "
+            f"the newest moment of the lake is {ts} ({as_time(ts)}), and GC of TiDB at {self.source.where} has passed it. Verify when the lake is nearer to the present, or raise "
             "tidb_gc_life_time"
         )
 

@@ -62,21 +62,21 @@ class Verified(BootstrappedStream):
         self.mirror.tick()
         return snapshots.load().resolved_ts
 
-    def comparison(self, *patterns: str, at: int | None = None) -> LakeComparison:
+    def comparison(self, *patterns: str) -> LakeComparison:
         reader = self.mirror.reader(self._spark.sparkContext.broadcast)
-        return LakeComparison(str(self.lake), reader, self._config.apply, patterns, at, pause=lambda seconds: None)
+        return LakeComparison(str(self.lake), reader, self._config.apply, patterns, pause=lambda seconds: None)
 
-    def verified(self, *patterns: str, at: int | None = None) -> dict[str, VerifiedTable]:
-        found = (one for one in self.comparison(*patterns, at=at).run() if isinstance(one, VerifiedTable))
+    def verified(self, *patterns: str) -> dict[str, VerifiedTable]:
+        found = (one for one in self.comparison(*patterns).run() if isinstance(one, VerifiedTable))
         return {table.name.removeprefix("shop."): table for table in found}
 
-    def same(self, *names: str, at: int | None = None) -> None:
+    def same(self, *names: str) -> None:
         """These tables are all that there are, and equal."""
-        found = self.verified(at=at)
+        found = self.verified()
         assert found.keys() == set(names)
         for name, table in found.items():
             assert not table.differs and table.tally is not None, (name, table)
-            assert at is not None or table.tally.rows == len(self.upstream.rows(f"shop.{name}")), name
+            assert table.tally.rows == len(self.upstream.rows(f"shop.{name}")), name
 
 
 @pytest.fixture
@@ -155,28 +155,6 @@ def test_a_table_that_was_loaded_is_equal_and_so_is_what_came_behind(run: Verifi
         run.change(lambda txn, number=number, fresh=fresh: txn.update("shop.types", number, fresh))
     assert run.followed() > first["shop.types"]
     run.same("item", "log", "named", "types")
-
-
-def test_a_moment_of_the_past(run: Verified) -> None:
-    first = run.followed()
-    more_changes(run, 1)
-    then = run.followed()
-    run.change(lambda txn: txn.insert("shop.item", {"id": 5000, "v": 1, "f": 0, "t": ""}))
-    run.followed()
-    for at, rows in ((first, 40), (then, 40), (then + 1, 40), (None, 41)):
-        item = run.verified("shop.item", at=at)["item"]
-        assert (item.tally.rows, item.differs) == (rows, False), at
-        assert item.ts == min(at or 1 << 62, then) or at is None
-    with pytest.raises(ConfigError, match=r"no moment up to .* is kept: the first one is"):
-        run.verified(at=1)
-    run.restart()
-    snapshots = Snapshots(str(run.lake))
-    snapshots.take(1 << 40)
-    rows = snapshots.rows(["number", "table", "resolved_ts"]).to_pylist()
-    snapshots.thin([row["number"] for row in rows if row["table"] == "item" and row["resolved_ts"] == then])
-    found = run.verified(at=then)
-    assert re.match(rf"its version of then has its changes up to {first}, and there are later ones", found["item"].left_out[0].words)
-    assert found["item"].differs and not found["named"].differs and not run.verified()["item"].differs
 
 
 def test_the_ledger_is_further_and_so_is_a_version_that_nobody_published(run: Verified) -> None:
@@ -423,7 +401,7 @@ def test_beside_a_stream_nothing_differs(run: Verified) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--at", "5", "--dir", "x"], "takes --at only with --config"),
+        (["--at", "5", "--dir", "x"], "verify takes no --at"),
         (["--limit", "5", "--dir", "x"], "verify takes no --limit"),
         (["shop.item", "--dir", "x"], "verify takes no shop.item"),
         (["CONFIG", "--dir", "x"], "give one of them"),
