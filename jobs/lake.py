@@ -1,7 +1,7 @@
 """``tidb-binlog lake``: the tables of a lake at any moment, what was published of them, and what the ledger knows of their past, printed. [spark]
 
 Promises: nothing of the lake is written, and nothing else but by ``undo --apply``. Exit codes as in ``jobs/entry/cli.py``: ``undo --apply`` that left rows, and
-``rebuild`` and ``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
+``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
 """
 
 import argparse
@@ -34,16 +34,15 @@ COMMANDS = {
     "history": "each state of each row, with the times between which it was there: history DB.TABLE",
     "diff": "what differs between two moments: diff [DB.TABLE] --from T --to T; without a table: numbers",
     "undo": "SQL that takes changes back: undo COMMIT_TS, or undo --from T --to T; it is printed, and executed with --apply",
-    "rebuild": "a table from its first load and the ledger alone, compared with its mirror: rebuild DB.TABLE",
-    "verify": "every mirror compared with the upstream (--config), or as rebuild does (--dir): verify [--tables PATTERN] [--json]",
+    "verify": "every mirror compared with the upstream (--config), or with its first load and the ledger (--dir): verify [--tables PATTERN] [--json]",
 }
-_WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0, "verify": 0}
+_WORDS = {"show": 1, "transaction": 1, "history": 1, "tables": 0, "snapshots": 0, "verify": 0}
 """How many a command takes; others take some."""
 _SPAN = frozenset({"diff", "undo"})
 _MOMENT, _UNDO, _VERIFY = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
 _TAKEN_BY = {
     "at": ("--at", _MOMENT),
-    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild", "verify"}),
+    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "verify"}),
     "begin": ("--from", _SPAN),
     "end": ("--to", _SPAN),
     "tables": ("--tables", _UNDO | _VERIFY),
@@ -69,8 +68,6 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     match given.command:
         case "undo":
             return _undo(lake, given)
-        case "rebuild":
-            return _rebuild(lake, words[0])
         case "verify":
             return _verify(LedgerComparison(lake, _patterns(given)).run(), {}, given)
         case "tables":
@@ -155,13 +152,6 @@ def _undo(lake: Lake, given: argparse.Namespace) -> int:
     if len(done.left) > _MOST_LEFT:
         print(f"  … and {len(done.left) - _MOST_LEFT} more")
     return EXIT_FAILED if done.left else 0
-
-
-def _rebuild(lake: Lake, name: str) -> int:
-    made, missing, more = lake.rebuilt_differs(name)
-    print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger{_begin(lake)}")
-    print("the mirror has the same rows" if not missing and not more else f"the mirror lacks {missing} of them, and has {more} others")
-    return EXIT_FAILED if missing or more else 0
 
 
 def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | None) -> LakeComparison:

@@ -143,7 +143,7 @@ def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *,
         lines.append(f"  -- {difference_line(difference)}")
         lines += [f"  {statement};" for statement in statements if with_sql] or [f"     {both}" for both in _both(difference)]
     if tally.unlisted:
-        lines.append(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
+        lines.append(f"  not listed: {tally.unlisted:,} rows that differ, or are among such rows")
     return lines
 
 

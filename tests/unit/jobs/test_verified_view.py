@@ -57,7 +57,7 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys:
         "d.t: k is z",
         "  why",
         "d.t: 9 rows at 7 (1970-01-01 00:00:00.000): 2 rows DIFFER",
-        "  and ranges with 2 rows that differ and are not listed",
+        "  not listed: 2 rows that differ, or are among such rows",
         "1 tables, 9 rows: 7 equal, 2 differing; 1 tables not compared",
     ]
     assert terminal.getvalue().endswith("\x1b[J"), "the bar is gone"
