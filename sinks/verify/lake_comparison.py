@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
@@ -25,7 +26,7 @@ from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, DROPPED, LOADING, MI
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorRows, MirrorUnreadable, UpstreamRows
+from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
@@ -142,10 +143,8 @@ class LakeComparison:
         except BootstrapRefused as error:
             yield VerifiedTable(name, moment.ts, [NotCompared(f"{error}. lake verify --dir compares it with the ledger", by_intent=True)])
             return
-        upstream, mirror = (
-            UpstreamRows(self.source, sessions, moment.ts, at, ranges),
-            MirrorRows(f"{self.lake}/{place.path}", place.version),
-        )
+        upstream = [partial(upstream_rows, self.source, sessions, moment.ts, at, within) for within in ranges]
+        mirror = [partial(rows_of_mirror, f"{self.lake}/{place.path}", place.version)]
         for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
             yield Round(name, moment.ts, tally, _NONE)
         computed = [
