@@ -6,7 +6,7 @@
 
 The upstream's rows become rows of a mirror by the code of a first load, so each value is compared with what the mirror should have.
 
-Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``_MOST_ROWS``, too. Nothing
+Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``buckets.MOST_ROWS``, too. Nothing
 is written.
 """
 
@@ -29,12 +29,10 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, rows_of_version
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
+from pyspark_tidb_binlog.sinks.verify.buckets import Buckets, buckets_of
 from pyspark_tidb_binlog.sinks.verify.repair import Image, Kind, Row
-from pyspark_tidb_binlog.sinks.verify.row_hashes import Buckets, RowShape, buckets_of
+from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-
-_MOST_ROWS = 50_000
-"""Rows of buckets that are read again."""
 
 
 class MirrorUnreadable(ApplyError):
@@ -88,16 +86,9 @@ class MirrorComparison:
         """What is read so far, after each part; the last one is what is found."""
         wanted, found = Buckets(), Buckets()
         yield from self._sum_up(wanted, found)
-        tally = Tally(wanted.rows)
-        chosen, room = list[int](), _MOST_ROWS
-        for bucket in wanted.unlike(found).tolist():
-            rows = int(max(wanted.counts[bucket], found.counts[bucket]))
-            if (room := room - rows) >= 0:
-                chosen.append(bucket)
-            else:
-                tally.unlisted += rows
-        if chosen:
-            among = np.array(chosen)
+        among, unlisted = wanted.within_room(found)
+        tally = Tally(wanted.rows, unlisted=unlisted)
+        if len(among):
             self._compare_rows(self._rows_in(self.upstream, among), self._rows_in(self.mirror, among), tally)
         yield tally
 
@@ -118,7 +109,7 @@ class MirrorComparison:
     def _sum(self, part: Part) -> Buckets:
         found = Buckets()
         for rows in part():
-            found.add(self.shape, rows)
+            found.add(*self.shape.hashes(self.shape.bytes_of(rows)))
         return found
 
     def _rows_in(self, side: Sequence[Part], chosen: Any) -> "_RowsOfKeys":
@@ -135,10 +126,7 @@ class MirrorComparison:
         for key in sorted(wanted.rows.keys() | found.rows.keys(), key=repr):
             there, here = wanted.rows[key], found.rows[key]
             for difference in self._differences(there - here, here - there, wanted.images | found.images):
-                if tally.is_full:
-                    tally.unlisted += difference.times
-                else:
-                    tally.differences[(*key, str(len(tally.differences)).encode())] = difference
+                tally.take((*key, str(len(tally.differences)).encode()), difference)
 
     def _differences(self, missing: Counter[Row], more: Counter[Row], images: Mapping[Row, Image]) -> Iterator[LakeDifference]:
         """The differences of the rows that have one key."""

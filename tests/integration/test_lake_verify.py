@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.sinks.lake import mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Snapshots
-from pyspark_tidb_binlog.sinks.verify import lake_comparison, mirror_comparison, table_comparison
+from pyspark_tidb_binlog.sinks.verify import buckets, lake_comparison, table_comparison
 from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
@@ -249,7 +249,7 @@ def test_an_empty_mirror_is_listed_up_to_limits(run: Verified, monkeypatch: pyte
     monkeypatch.setattr(table_comparison, "MOST_LISTED", 10)
     found = run.verified("shop.item")["item"].tally
     assert (found.differing, len(found.listed), found.unlisted, found.equal) == (40, 10, 30, 0)
-    monkeypatch.setattr(mirror_comparison, "_MOST_ROWS", 5)
+    monkeypatch.setattr(buckets, "MOST_ROWS", 5)
     found = run.verified("shop.item")["item"].tally
     assert (found.differing, len(found.listed), found.unlisted) == (40, 5, 35)
 
