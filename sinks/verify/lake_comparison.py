@@ -1,7 +1,7 @@
 """Compares the mirrors of a lake with the upstream, beside a running Drainer. [db, deltalake]
 
 A lake publishes moments: at S each mirror is at a version that has exactly what was committed up to S. The version stays, and TiDB shows itself at S. So both
-sides stand still, and the Drainer goes on. Each table is read at the moment that is the newest by then, so S is not older than the read of one table.
+sides stand still, and the Drainer goes on. A moment serves several tables for ``standing.MOST_SECONDS``, so S is not much older than the read of one table.
 
 Promises: nothing is written. Tables that the lake has set aside, or has not loaded, are named. A lake has no other tables that are no copy by intent: its start
 refuses conditions and lists of columns of routes, and rules.
@@ -11,23 +11,23 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
-from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
-from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, DROPPED, LOADING, MIRRORED, Published, Snapshots, TablePlace
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Snapshots, TablePlace, published_of
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
 
@@ -51,6 +51,8 @@ class LakeMoment:
     """By table id, also dropped ones."""
     history: SchemaHistory
     """What the mirrors follow."""
+    read_at: float
+    """``monotonic``."""
 
     @classmethod
     def of(cls, lake: str) -> "LakeMoment":
@@ -59,13 +61,9 @@ class LakeMoment:
         Raises:
             ConfigError: there is none.
         """
-        snapshots = Snapshots(lake)
-        newest = snapshots.load()
-        rows = scanned(f"{lake}/snapshots", COLUMNS, f"resolved_ts <= {newest.resolved_ts}") if newest is not None else None
-        published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
-        if newest is None or published is None or published.first_ts is None:
-            raise ConfigError(f"no table of the lake {lake} was published yet: wait for the Drainer's first moment")
-        return cls(newest.resolved_ts, published.at(newest.resolved_ts), followed_history(lake, snapshots, newest))
+        published = published_of(lake)
+        ts = published.followed_ts
+        return cls(ts, published.at(ts), followed_history(lake, Snapshots(lake), published.newest), time.monotonic())
 
     def table_at(self, place: TablePlace) -> TableAt | None:
         """A table as the upstream has it."""
@@ -83,25 +81,23 @@ class LakeComparison:
     patterns: Sequence[str] = ()
     """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
     pause: Callable[[float], None] = time.sleep
+    _first: tuple[LakeMoment, dict[TableName, int]] | None = field(default=None, init=False)
+    """The moment at which the run began, and ``names`` there."""
+    _moment: LakeMoment | None = field(default=None, init=False)
+    """The one that was read last."""
 
-    def names(self, moment: LakeMoment | None = None) -> dict[TableName, int]:
-        """The upstream's tables at a moment, with about how many rows each has; 0: the upstream does not say. None: the moment of this run.
+    def names(self) -> dict[TableName, int]:
+        """The upstream's tables when the run began, with about how many rows each has; 0: the upstream does not say.
 
         Raises:
             SnapshotCollected: the lake is so far behind that TiDB does not keep the moment any more.
         """
-        ts = (moment or LakeMoment.of(self.lake)).ts
-        try:
-            with self.source.at(ts) as session:
-                there = upstream_names(session, TableFilter.of(self.apply))
-                return {name: rows for name, rows in there.items() if is_named(".".join(name), self.patterns)}
-        except SnapshotCollected as error:
-            raise SnapshotCollected(self._collected(ts)) from error
+        return self._begun()[1]
 
     def run(self) -> Iterator[Round | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
-        moment = LakeMoment.of(self.lake)
-        upstream = {".".join(name): name for name in self.names(moment)}
+        moment, names = self._begun()
+        upstream = {".".join(name): name for name in names}
         mirrors = {_name(moment, place): place.table_id for place in moment.tables.values() if place.state != DROPPED}
         named = {name: table_id for name, table_id in mirrors.items() if is_named(name, self.patterns)}
         for name in sorted(upstream.keys() | named.keys()):
@@ -110,12 +106,29 @@ class LakeComparison:
             else:
                 yield _absent(upstream[name], moment)
 
+    def _begun(self) -> tuple[LakeMoment, dict[TableName, int]]:
+        if self._first is None:
+            moment = self._stand()
+            try:
+                with self.source.at(moment.ts) as session:
+                    there = upstream_names(session, TableFilter.of(self.apply))
+            except SnapshotCollected as error:
+                raise SnapshotCollected(self._collected(moment.ts)) from error
+            self._first = moment, {name: rows for name, rows in there.items() if is_named(".".join(name), self.patterns)}
+        return self._first
+
+    def _stand(self, *, afresh: bool = False) -> LakeMoment:
+        """A moment that is new enough."""
+        if afresh or self._moment is None or time.monotonic() - self._moment.read_at > MOST_SECONDS:
+            self._moment = LakeMoment.of(self.lake)
+        return self._moment
+
     def _verified(self, name: str, table_id: int) -> Iterator[Round | VerifiedTable]:
         why = ""
         for attempt in range(_TRIES):
             if attempt:
                 self.pause(_PAUSE)
-            moment = LakeMoment.of(self.lake)
+            moment = self._stand(afresh=attempt > 0)
             with closing(self.source.sessions_at(moment.ts)) as sessions:
                 try:
                     yield from self._once(name, moment, moment.tables.get(table_id), sessions)
