@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison,
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
-from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
+from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +37,6 @@ _TRIES = 5
 """How often a table is read from its beginning because DDLs run or connections are lost."""
 _PAUSE = 2.0
 """Seconds before a table is read again: the Drainer may publish a moment meanwhile."""
-_NONE = EqualRows((), (), 0)
-"""A table of a lake is compared as a whole."""
 _AGAIN = SchemaMoves, RetryableApplyError, SnapshotCollected
 
 
@@ -159,7 +157,7 @@ class LakeComparison:
         upstream = [partial(upstream_rows, self.source, sessions, moment.ts, at, within) for within in ranges]
         mirror = [partial(rows_of_mirror, f"{self.lake}/{place.path}", place.version)]
         for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
-            yield Round(name, moment.ts, tally, _NONE)
+            yield Round(name, moment.ts, tally)
         computed = [
             NotCompared(f"{c.name}: it is computed", by_intent=True) for c in at.info.public_columns() if c.generated and not c.hidden
         ]

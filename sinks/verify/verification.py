@@ -131,7 +131,8 @@ class Round:
     ts: int
     tally: Tally
     """Of the table so far."""
-    equal: EqualRows
+    equal: EqualRows | None = None
+    """None: the table is compared as a whole."""
 
 
 @dataclass(slots=True)
