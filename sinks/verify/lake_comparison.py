@@ -29,12 +29,10 @@ from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison,
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
-from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable, is_named, upstream_names
+from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Round, VerifiedTable, in_vain, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
 
-_TRIES = 5
-"""How often a table is read from its beginning because DDLs run or connections are lost."""
 _PAUSE = 2.0
 """Seconds before a table is read again: the Drainer may publish a moment meanwhile."""
 _AGAIN = SchemaMoves, RetryableApplyError, SnapshotCollected
@@ -123,7 +121,7 @@ class LakeComparison:
 
     def _verified(self, name: str, table_id: int) -> Iterator[Round | VerifiedTable]:
         why = ""
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             if attempt:
                 self.pause(_PAUSE)
             moment = self._stand(afresh=attempt > 0)
@@ -137,7 +135,7 @@ class LakeComparison:
                 except _AGAIN as error:
                     why = self._collected(moment.ts) if isinstance(error, SnapshotCollected) else str(error)
                     _log.info("%s is read again: %s", name, why)
-        yield VerifiedTable(name, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+        yield in_vain(name, why)
 
     def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[Round | VerifiedTable]:
         at = moment.table_at(place) if place is not None else None
