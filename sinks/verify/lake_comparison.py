@@ -16,10 +16,9 @@ from functools import partial
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, RetryableApplyError, SnapshotCollected
-from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, collected_words
 from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Snapshots, TablePlace, published_of
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
@@ -27,7 +26,7 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
-from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, NEARER
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Round, VerifiedTable, in_vain, is_named, upstream_names
 
@@ -162,10 +161,7 @@ class LakeComparison:
         yield VerifiedTable(name, moment.ts, computed, tally)
 
     def _collected(self, ts: int) -> str:
-        return (
-            f"the newest moment of the lake is {ts} ({as_time(ts)}), and GC of TiDB at {self.source.where} has passed it. Verify when the lake is nearer to the present, or raise "
-            "tidb_gc_life_time"
-        )
+        return collected_words(ts, self.source.where, NEARER.format(side="lake"))
 
 
 def load_again(name: str) -> str:

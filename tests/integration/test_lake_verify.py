@@ -311,7 +311,7 @@ def test_a_table_that_is_set_aside_or_gone_or_not_the_same(run: Verified) -> Non
 def test_gc_that_has_passed(run: Verified, monkeypatch: pytest.MonkeyPatch) -> None:
     run.followed()
     run.mirror.collect(1 << 62)
-    words = r"the newest moment of the lake is \d+ \(.*\), and GC of TiDB at .* has passed it. .*raise tidb_gc_life_time"
+    words = r"TiDB at .* cannot be read at \d+ \(.*\) any more: GC has passed it. Verify when the lake is nearer .*raise tidb_gc_life_time"
     with pytest.raises(SnapshotCollected, match=words):
         run.verified()
     run.mirror.collect(0)
