@@ -1,7 +1,7 @@
 """``tidb-binlog lake``: the tables of a lake at any moment, what was published of them, and what the ledger knows of their past, printed. [spark]
 
 Promises: nothing of the lake is written, and nothing else but by ``undo --apply``. Exit codes as in ``jobs/entry/cli.py``: ``undo --apply`` that left rows, and
-``rebuild`` and ``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
+``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, tot
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time, ts_at
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
@@ -34,16 +34,15 @@ COMMANDS = {
     "history": "each state of each row, with the times between which it was there: history DB.TABLE",
     "diff": "what differs between two moments: diff [DB.TABLE] --from T --to T; without a table: numbers",
     "undo": "SQL that takes changes back: undo COMMIT_TS, or undo --from T --to T; it is printed, and executed with --apply",
-    "rebuild": "a table from its first load and the ledger alone, compared with its mirror: rebuild DB.TABLE",
-    "verify": "every mirror compared with the upstream (--config), or as rebuild does (--dir): verify [--tables PATTERN] [--json]",
+    "verify": "every mirror compared with the upstream (--config), or with its first load and the ledger (--dir): verify [--tables PATTERN] [--json]",
 }
-_WORDS = {"show": 1, "transaction": 1, "history": 1, "rebuild": 1, "tables": 0, "snapshots": 0, "verify": 0}
+_WORDS = {"show": 1, "transaction": 1, "history": 1, "tables": 0, "snapshots": 0, "verify": 0}
 """How many a command takes; others take some."""
 _SPAN = frozenset({"diff", "undo"})
 _MOMENT, _UNDO, _VERIFY = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
 _TAKEN_BY = {
-    "at": ("--at", _MOMENT | _VERIFY),
-    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "rebuild", "verify"}),
+    "at": ("--at", _MOMENT),
+    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "verify"}),
     "begin": ("--from", _SPAN),
     "end": ("--to", _SPAN),
     "tables": ("--tables", _UNDO | _VERIFY),
@@ -69,8 +68,6 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     match given.command:
         case "undo":
             return _undo(lake, given)
-        case "rebuild":
-            return _rebuild(lake, words[0])
         case "verify":
             return _verify(LedgerComparison(lake, _patterns(given)).run(), {}, given)
         case "tables":
@@ -136,8 +133,6 @@ def _check_options(given: argparse.Namespace) -> None:
             raise ConfigError(f"{given.command} takes no {option}")
         if isinstance(value, str) and not value.strip(" ,"):
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
-    if given.command == "verify" and given.at and given.config is None:
-        raise ConfigError("lake verify takes --at only with --config: the ledger is compared with the newest moment")
     if given.command == "undo" and given.words and (given.begin or given.end):
         raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
 
@@ -159,13 +154,6 @@ def _undo(lake: Lake, given: argparse.Namespace) -> int:
     return EXIT_FAILED if done.left else 0
 
 
-def _rebuild(lake: Lake, name: str) -> int:
-    made, missing, more = lake.rebuilt_differs(name)
-    print(f"{name} at {as_time(lake.commit_ts)} UTC: {made} rows from its first load and the ledger{_begin(lake)}")
-    print("the mirror has the same rows" if not missing and not more else f"the mirror lacks {missing} of them, and has {more} others")
-    return EXIT_FAILED if missing or more else 0
-
-
 def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | None) -> LakeComparison:
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     if given.dir:
@@ -177,9 +165,7 @@ def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | N
             "lake verify --config reads the upstream by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on "
             "the tables; or give --dir, to compare the mirrors with the ledger"
         )
-    at = ts_at("--at", given.at, last=True) if given.at and not given.at.isdigit() else int(given.at) if given.at else None
-    source = upstream or upstream_of(config.upstream)
-    return LakeComparison(config.files.dir.rstrip("/"), source, config.apply, _patterns(given), at)
+    return LakeComparison(config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, _patterns(given))
 
 
 def _patterns(given: argparse.Namespace) -> list[str]:

@@ -133,17 +133,18 @@ def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *,
     for one in found.left_out:
         what = f"{'' if one.by_intent else 'NOT AS IT SHOULD BE: '}{'' if one.compared else 'not compared: '}"
         lines += [f"{name}: {what}{one.words}", *([f"  {one.mend};"] if one.mend else [])]
-    lines += [f"  {one}" for one in words]
+    said = [f"  {one}" for one in words]
     if (tally := found.tally) is None:
-        return lines
+        return lines + said
     differs = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
-    lines.append(f"{name}: {tally.rows:,} rows at {found.ts} ({as_time(found.ts)}): {differs}")
+    rows = f"{name}: {tally.rows:,} rows at {found.ts} ({as_time(found.ts)}): {differs}"
+    lines += [rows, *said] if tally.differing else [*said, rows]
     for difference in tally.listed:
         statements = difference.sql(flavour)
         lines.append(f"  -- {difference_line(difference)}")
         lines += [f"  {statement};" for statement in statements if with_sql] or [f"     {both}" for both in _both(difference)]
     if tally.unlisted:
-        lines.append(f"  and ranges with {tally.unlisted:,} rows that differ and are not listed")
+        lines.append(f"  not listed: {tally.unlisted:,} rows that differ, or are among such rows")
     return lines
 
 

@@ -307,13 +307,15 @@ def require_same(table: TableAt, there: Sequence[tuple[str, str]] | None, table_
         )
 
 
-def collected_words(ts: int, where: str) -> str:
+_COPY_AGAIN = (
+    "For a first load, start with --bootstrap-restart. A table of a running stream is copied at the checkpoint: start without --bootstrap until the stream is "
+    "nearer to the present (docs/bootstrap.md, Beyond GC). To hold GC back during a copy, raise tidb_gc_life_time"
+)
+
+
+def collected_words(ts: int, where: str, todo: str = _COPY_AGAIN) -> str:
     """The error of a snapshot that GC has passed, and what to do."""
-    return (
-        f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. For a first load, start with --bootstrap-restart. A table of "
-        "a running stream is copied at the checkpoint: start without --bootstrap until the stream is nearer to the present (docs/bootstrap.md, Beyond GC). "
-        "To hold GC back during a copy, raise tidb_gc_life_time"
-    )
+    return f"TiDB at {where} cannot be read at {ts} ({as_time(ts)}) any more: GC has passed it. {todo}"
 
 
 def upstream_of(config: UpstreamConfig, broadcast: Callable[[bytes], Broadcast] = Here) -> SnapshotSource:

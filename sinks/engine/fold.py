@@ -163,7 +163,10 @@ def subset_numbers(table_ids: Indexes, keys: pa.BinaryArray, sizes: Indexes, cou
 
 
 def mixed_in(hashes: Any, values: pa.BinaryArray) -> Any:
-    """``hashes``, a uint64 for each row, with the bytes of each row's value mixed in: another value, or another order of values, is another hash."""
+    """``hashes``, a uint64 for each row, with the bytes of each row's value mixed in: another value, or another order of values, is another hash.
+
+    It shares the arithmetic of ``part_numbers``. These hashes are not kept, so that they alone would not need it to stay as it is.
+    """
     starts, lengths, data = _binary_parts(values)
     return _hash_bytes(hashes.copy(), starts, lengths, data, np.full(len(values), _WHOLE))
 

@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
-from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, MIRRORED, Published, Snapshots, TablePlace, readable
+from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Published, TablePlace, published_of, readable
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, held, identity, mirror_schema, net_changes
 
 When = str | int | datetime.datetime
@@ -234,13 +234,7 @@ def _newest(directory: str) -> tuple[Published, int]:
     state = Ledger(directory).load()
     if state is None:
         raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
-    newest = Snapshots(directory).load()
-    rows = scanned(f"{directory}/snapshots", COLUMNS, f"resolved_ts <= {state.commit_ts or 0}")
-    published = Published(rows.read_all(), newest, state.begin_ts) if rows is not None and newest is not None else None
-    if published is None or published.first_ts is None:
-        raise ConfigError(
-            f"no table of the lake {directory} was published yet: wait for the drainer's first snapshot; the ledger is in {directory}/changes"
-        )
+    published = published_of(directory, state.begin_ts)
     ddls = scanned(f"{directory}/changes", ("commit_ts", "job_id"), f"op = 'ddl' AND commit_ts >= {published.followed_ts}")
     found = [(row["commit_ts"], row["job_id"]) for row in ddls.read_all().to_pylist()] if ddls is not None else []
     return published, published.newest_moment(state.commit_ts or 0, found)

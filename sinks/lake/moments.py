@@ -269,7 +269,7 @@ class Published:
 
     def __init__(self, rows: pa.Table, newest: Moment, begin_ts: int = 0) -> None:
         """``rows``: ``COLUMNS`` of the table ``snapshots``. ``newest``: how far mirrors have followed the ledger. ``begin_ts``: of the ledger."""
-        self._followed = newest
+        self.newest = newest
         self.begin_ts = begin_ts
         """Row changes up to it are not kept; 0: all are."""
         self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
@@ -283,7 +283,7 @@ class Published:
     @property
     def kept_ts(self) -> int:
         """The first moment that can be read, whenever it was published."""
-        return self._followed.kept_ts
+        return self.newest.kept_ts
 
     def at(self, ts: int) -> dict[int, TablePlace]:
         """The newest row of each table at ``ts``, by table id."""
@@ -292,30 +292,18 @@ class Published:
         last = count - 1 - np.unique(ids, return_index=True)[1]
         return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
 
-    def moment_upto(self, ts: int) -> int:
-        """The newest published moment up to ``ts``.
-
-        Raises:
-            ConfigError: there is none, or it is not kept.
-        """
-        count = int(np.searchsorted(self._ts, ts, side="right"))
-        if ts < self.kept_ts or not count:
-            first = max(self.kept_ts, self.first_ts or 0)
-            raise ConfigError(f"no moment up to {as_time(ts)} ({ts}) is kept: the first one is {as_time(first)} ({first})")
-        return self.followed_ts if ts >= self.followed_ts else int(self._ts[count - 1])
-
     def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
         """The commit_ts up to which tables are known: the end of the ledger, but not past a DDL that mirrors have not followed.
 
         ``ddls``: commit_ts and job id of the ledger's DDLs, at least from ``followed_ts`` on.
         """
-        ahead = [ts for ts, job in ddls if ts > self.followed_ts or (ts == self.followed_ts and job not in self._followed.jobs)]
+        ahead = [ts for ts, job in ddls if ts > self.followed_ts or (ts == self.followed_ts and job not in self.newest.jobs)]
         return min([ledger_ts, *(ts - 1 for ts in ahead)])
 
     @property
     def followed_ts(self) -> int:
         """The commit_ts up to which all changes are in the mirrors."""
-        return self._followed.resolved_ts
+        return self.newest.resolved_ts
 
     def complete_ts(self, place: TablePlace, ts: int) -> int:
         """The commit_ts up to which the version of ``place``, which holds at ``ts``, has all changes of its table."""
@@ -363,6 +351,21 @@ class Published:
             return f"the lake has it from {as_time(later['resolved_ts'][0].as_py())} ({later['resolved_ts'][0]}) on"
         names = [str(place) for place in places.values() if place.state != DROPPED]
         return "".join(f"did you mean {near}? " for near in nearest(str(wanted), names)) + "lake.tables() lists the tables"
+
+
+def published_of(lake: str, begin_ts: int = 0) -> Published:
+    """What was published up to the newest moment. ``begin_ts``: of the ledger.
+
+    Raises:
+        ConfigError: nothing was.
+    """
+    newest = Snapshots(lake).load()
+    rows = scanned(f"{lake}/snapshots", COLUMNS, f"resolved_ts <= {newest.resolved_ts}") if newest is not None else None
+    if newest is None or rows is None or (published := Published(rows.read_all(), newest, begin_ts)).first_ts is None:
+        raise ConfigError(
+            f"no table of the lake {lake} was published yet: wait for the Drainer's first moment; the ledger is in {lake}/changes"
+        )
+    return published
 
 
 def readable(places: Mapping[int, TablePlace]) -> Sequence[TablePlace]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.past.lake_past import Lake
-from pyspark_tidb_binlog.sinks.verify.mirror_comparison import LakeDifference
-from pyspark_tidb_binlog.sinks.verify.repair import Kind, Row, RowDifference
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable, is_named
@@ -35,8 +34,11 @@ class LedgerComparison:
             made, missing, more = self.lake.rebuilt_differs(f"{quote_name(database)}.{quote_name(table)}")
         except ConfigError as error:
             return VerifiedTable(name, self.lake.commit_ts, [NotCompared(str(error), by_intent=True)])
-        counts = ((Kind.MISSING, missing), (Kind.EXTRA, more))
-        found: dict[Row, RowDifference] = {
-            (kind.encode(),): LakeDifference(kind, {"rows": f"{count:,}"}, (), count) for kind, count in counts if count
-        }
-        return VerifiedTable(name, self.lake.commit_ts, (), Tally(made, found))
+        remarks = list[NotCompared]()
+        if begin := self.lake.begin_ts:
+            words = f"rows that have not changed since {as_time(begin)} ({begin}), because the ledger begins there"
+            remarks.append(NotCompared(words, by_intent=True))
+        if missing or more:
+            words = f"the mirror lacks {missing:,} of the rows that the ledger makes, and has {more:,} others"
+            remarks.append(NotCompared(words, by_intent=False, compared=True))
+        return VerifiedTable(name, self.lake.commit_ts, remarks, Tally(made, unlisted=max(missing, more)))

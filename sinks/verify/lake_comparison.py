@@ -1,7 +1,7 @@
 """Compares the mirrors of a lake with the upstream, beside a running Drainer. [db, deltalake]
 
 A lake publishes moments: at S each mirror is at a version that has exactly what was committed up to S. The version stays, and TiDB shows itself at S. So both
-sides stand still, and the Drainer goes on. Each table is read at the moment that is the newest by then, so S is not older than the read of one table.
+sides stand still, and the Drainer goes on. A moment serves several tables for ``standing.MOST_SECONDS``, so S is not much older than the read of one table.
 
 Promises: nothing is written. Tables that the lake has set aside, or has not loaded, are named. A lake has no other tables that are no copy by intent: its start
 refuses conditions and lists of columns of routes, and rules.
@@ -11,34 +11,29 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected
-from pyspark_tidb_binlog.schemas.events import as_time
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, RetryableApplyError, SnapshotCollected
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource
-from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
-from pyspark_tidb_binlog.sinks.lake.ledger import ledger_ddls
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, collected_words
 from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
-from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, DROPPED, LOADING, MIRRORED, Published, Snapshots, TablePlace
+from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Snapshots, TablePlace, published_of
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorRows, MirrorUnreadable, UpstreamRows
+from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
+from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, NEARER
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
-from pyspark_tidb_binlog.sinks.verify.verification import EqualRows, Round, VerifiedTable, is_named, upstream_names
+from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Round, VerifiedTable, in_vain, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
 
-_TRIES = 5
-"""How often a table is read from its beginning because DDLs run or connections are lost."""
 _PAUSE = 2.0
 """Seconds before a table is read again: the Drainer may publish a moment meanwhile."""
-_NONE = EqualRows((), (), 0)
-"""A table of a lake is compared as a whole."""
 _AGAIN = SchemaMoves, RetryableApplyError, SnapshotCollected
 
 
@@ -51,35 +46,23 @@ class LakeMoment:
     """By table id, also dropped ones."""
     history: SchemaHistory
     """What the mirrors follow."""
-    published: Published
+    read_at: float
+    """``monotonic``."""
 
     @classmethod
-    def of(cls, lake: str, at: int | None = None) -> "LakeMoment":
-        """The newest one; ``at``: the newest one up to this ts.
+    def of(cls, lake: str) -> "LakeMoment":
+        """The newest one.
 
         Raises:
-            ConfigError: there is none, or it is not kept.
+            ConfigError: there is none.
         """
-        snapshots = Snapshots(lake)
-        newest = snapshots.load()
-        rows = scanned(f"{lake}/snapshots", COLUMNS, f"resolved_ts <= {newest.resolved_ts}") if newest is not None else None
-        published = Published(rows.read_all(), newest) if rows is not None and newest is not None else None
-        if newest is None or published is None or published.first_ts is None:
-            raise ConfigError(f"no table of the lake {lake} was published yet: wait for the Drainer's first moment")
-        ts = newest.resolved_ts if at is None else published.moment_upto(at)
-        if ts >= newest.resolved_ts:
-            history = followed_history(lake, snapshots, newest)
-        else:
-            history = SchemaHistory.of([*snapshots.definitions(), *(ddl.job for ddl in ledger_ddls(lake, ts))])
-        return cls(ts, published.at(ts), history, published)
+        published = published_of(lake)
+        ts = published.followed_ts
+        return cls(ts, published.at(ts), followed_history(lake, Snapshots(lake), published.newest), time.monotonic())
 
     def table_at(self, place: TablePlace) -> TableAt | None:
         """A table as the upstream has it."""
         return self.history.table_at(place.table_id, self.history.newest_version)
-
-    def behind(self, place: TablePlace) -> int:
-        """The commit_ts up to which the table's version is complete."""
-        return self.published.complete_ts(place, self.ts)
 
 
 @dataclass(slots=True)
@@ -92,28 +75,24 @@ class LakeComparison:
     apply: ApplyConfig
     patterns: Sequence[str] = ()
     """``db.table`` upstream, with ``*`` and ``?``; none: all tables."""
-    at: int | None = None
-    """The moment; None: the newest one, for each table."""
     pause: Callable[[float], None] = time.sleep
+    _first: tuple[LakeMoment, dict[TableName, int]] | None = field(default=None, init=False)
+    """The moment at which the run began, and ``names`` there."""
+    _moment: LakeMoment | None = field(default=None, init=False)
+    """The one that was read last."""
 
-    def names(self, moment: LakeMoment | None = None) -> dict[TableName, int]:
-        """The upstream's tables at a moment, with about how many rows each has; 0: the upstream does not say. None: the moment of this run.
+    def names(self) -> dict[TableName, int]:
+        """The upstream's tables when the run began, with about how many rows each has; 0: the upstream does not say.
 
         Raises:
             SnapshotCollected: the lake is so far behind that TiDB does not keep the moment any more.
         """
-        ts = (moment or LakeMoment.of(self.lake, self.at)).ts
-        try:
-            with self.source.at(ts) as session:
-                there = upstream_names(session, TableFilter.of(self.apply))
-                return {name: rows for name, rows in there.items() if is_named(".".join(name), self.patterns)}
-        except SnapshotCollected as error:
-            raise SnapshotCollected(self._collected(ts)) from error
+        return self._begun()[1]
 
     def run(self) -> Iterator[Round | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
-        moment = LakeMoment.of(self.lake, self.at)
-        upstream = {".".join(name): name for name in self.names(moment)}
+        moment, names = self._begun()
+        upstream = {".".join(name): name for name in names}
         mirrors = {_name(moment, place): place.table_id for place in moment.tables.values() if place.state != DROPPED}
         named = {name: table_id for name, table_id in mirrors.items() if is_named(name, self.patterns)}
         for name in sorted(upstream.keys() | named.keys()):
@@ -122,12 +101,29 @@ class LakeComparison:
             else:
                 yield _absent(upstream[name], moment)
 
+    def _begun(self) -> tuple[LakeMoment, dict[TableName, int]]:
+        if self._first is None:
+            moment = self._stand()
+            try:
+                with self.source.at(moment.ts) as session:
+                    there = upstream_names(session, TableFilter.of(self.apply))
+            except SnapshotCollected as error:
+                raise SnapshotCollected(self._collected(moment.ts)) from error
+            self._first = moment, {name: rows for name, rows in there.items() if is_named(".".join(name), self.patterns)}
+        return self._first
+
+    def _stand(self, *, afresh: bool = False) -> LakeMoment:
+        """A moment that is new enough."""
+        if afresh or self._moment is None or time.monotonic() - self._moment.read_at > MOST_SECONDS:
+            self._moment = LakeMoment.of(self.lake)
+        return self._moment
+
     def _verified(self, name: str, table_id: int) -> Iterator[Round | VerifiedTable]:
         why = ""
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             if attempt:
                 self.pause(_PAUSE)
-            moment = LakeMoment.of(self.lake, self.at)
+            moment = self._stand(afresh=attempt > 0)
             with closing(self.source.sessions_at(moment.ts)) as sessions:
                 try:
                     yield from self._once(name, moment, moment.tables.get(table_id), sessions)
@@ -138,16 +134,11 @@ class LakeComparison:
                 except _AGAIN as error:
                     why = self._collected(moment.ts) if isinstance(error, SnapshotCollected) else str(error)
                     _log.info("%s is read again: %s", name, why)
-        yield VerifiedTable(name, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+        yield in_vain(name, why)
 
     def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[Round | VerifiedTable]:
         at = moment.table_at(place) if place is not None else None
         why = _why_not(moment, place, at)
-        if why is None and place is not None and moment.behind(place) < moment.ts and self._changed(place, moment):
-            why = NotCompared(
-                f"its version of then has its changes up to {moment.behind(place)}, and there are later ones: moments so old are thinned out. Give no --at",
-                by_intent=False,
-            )
         if why is not None:
             yield VerifiedTable(name, moment.ts, [why])
             return
@@ -160,28 +151,17 @@ class LakeComparison:
         except BootstrapRefused as error:
             yield VerifiedTable(name, moment.ts, [NotCompared(f"{error}. lake verify --dir compares it with the ledger", by_intent=True)])
             return
-        upstream, mirror = (
-            UpstreamRows(self.source, sessions, moment.ts, at, ranges),
-            MirrorRows(f"{self.lake}/{place.path}", place.version),
-        )
+        upstream = [partial(upstream_rows, self.source, sessions, moment.ts, at, within) for within in ranges]
+        mirror = [partial(rows_of_mirror, f"{self.lake}/{place.path}", place.version)]
         for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
-            yield Round(name, moment.ts, tally, _NONE)
+            yield Round(name, moment.ts, tally)
         computed = [
             NotCompared(f"{c.name}: it is computed", by_intent=True) for c in at.info.public_columns() if c.generated and not c.hidden
         ]
         yield VerifiedTable(name, moment.ts, computed, tally)
 
-    def _changed(self, place: TablePlace, moment: LakeMoment) -> bool:
-        where = f"table_id = {place.table_id} AND commit_ts > {moment.behind(place)} AND commit_ts <= {moment.ts} AND op <> 'ddl'"
-        rows = scanned(f"{self.lake}/changes", ["commit_ts"], where)
-        return rows is not None and any(batch.num_rows for batch in rows)
-
     def _collected(self, ts: int) -> str:
-        moment = "the newest moment of the lake" if self.at is None else "the moment"
-        return (
-            f"{moment} is {ts} ({as_time(ts)}), and GC of TiDB at {self.source.where} has passed it. Verify when the lake is nearer to the present, or raise "
-            "tidb_gc_life_time"
-        )
+        return collected_words(ts, self.source.where, NEARER.format(side="lake"))
 
 
 def load_again(name: str) -> str:

@@ -6,16 +6,16 @@
 
 The upstream's rows become rows of a mirror by the code of a first load, so each value is compared with what the mirror should have.
 
-Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``_MOST_ROWS``, too. Nothing
+Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``buckets.MOST_ROWS``, too. Nothing
 is written.
 """
 
 import datetime
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,10 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, rows_of_version
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
+from pyspark_tidb_binlog.sinks.verify.buckets import Buckets, buckets_of
 from pyspark_tidb_binlog.sinks.verify.repair import Image, Kind, Row
-from pyspark_tidb_binlog.sinks.verify.row_hashes import Buckets, RowShape, buckets_of
+from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-
-_MOST_ROWS = 50_000
-"""Rows of buckets that are read again."""
 
 
 class MirrorUnreadable(ApplyError):
@@ -56,56 +54,22 @@ class LakeDifference:
         return []
 
 
-class RowsThen(Protocol):
-    """A table on one side, in parts that can be read at the same time and as often as wanted."""
-
-    @property
-    def parts(self) -> int:
-        """How many parts there are."""
-
-    def read(self, part: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+Part = Callable[[], Iterator[pa.RecordBatch]]
+"""Reads a part of a table on one side. Parts can be read at the same time, and as often as wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRows:
-    """The table upstream."""
-
-    source: SnapshotSource
-    sessions: KeptSessions
-    ts: int
-    table: TableAt
-    ranges: Sequence[KeyRange]
-
-    @property
-    def parts(self) -> int:
-        """How many ranges there are."""
-        return len(self.ranges)
-
-    def read(self, part: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, as ``mirror_schema``."""
-        with self.source.at(self.ts, self.sessions) as session:
-            yield from mirror_rows(session, self.table, self.ranges[part])
+def upstream_rows(source: SnapshotSource, sessions: KeptSessions, ts: int, table: TableAt, within: KeyRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a range of the table upstream, as ``mirror_schema``."""
+    with source.at(ts, sessions) as session:
+        yield from mirror_rows(session, table, within)
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorRows:
-    """The mirror."""
-
-    uri: str
-    version: int
-
-    @property
-    def parts(self) -> int:
-        """One: delta-rs reads its files in parallel."""
-        return 1
-
-    def read(self, part: int) -> Iterator[pa.RecordBatch]:
-        """All rows of the version. ``MirrorUnreadable``: they are not all there."""
-        try:
-            yield from rows_of_version(self.uri, self.version)
-        except (*FAULTS, pa.ArrowException) as error:
-            raise MirrorUnreadable(f"its mirror cannot be read: version {self.version} of {self.uri}: {error}") from error
+def rows_of_mirror(uri: str, version: int) -> Iterator[pa.RecordBatch]:
+    """All rows of a mirror: delta-rs reads its files in parallel. ``MirrorUnreadable``: they are not all there."""
+    try:
+        yield from rows_of_version(uri, version)
+    except (*FAULTS, pa.ArrowException) as error:
+        raise MirrorUnreadable(f"its mirror cannot be read: version {version} of {uri}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +77,8 @@ class MirrorComparison:
     """One table."""
 
     shape: RowShape
-    upstream: RowsThen
-    mirror: RowsThen
+    upstream: Sequence[Part]
+    mirror: Sequence[Part]
     threads: int
     """Parts of the upstream that are read at a time."""
 
@@ -122,42 +86,36 @@ class MirrorComparison:
         """What is read so far, after each part; the last one is what is found."""
         wanted, found = Buckets(), Buckets()
         yield from self._sum_up(wanted, found)
-        tally = Tally(wanted.rows)
-        chosen, room = list[int](), _MOST_ROWS
-        for bucket in wanted.unlike(found).tolist():
-            rows = int(max(wanted.counts[bucket], found.counts[bucket]))
-            if (room := room - rows) >= 0:
-                chosen.append(bucket)
-            else:
-                tally.unlisted += rows
-        if chosen:
-            among = np.array(chosen)
+        among, unlisted = wanted.within_room(found)
+        tally = Tally(wanted.rows, unlisted=unlisted)
+        if len(among):
             self._compare_rows(self._rows_in(self.upstream, among), self._rows_in(self.mirror, among), tally)
         yield tally
 
     def _sum_up(self, upstream: Buckets, mirror: Buckets) -> Iterator[Tally]:
         with ThreadPoolExecutor(1 + self.threads, "verify") as pool:
-            other = pool.submit(self._sum, self.mirror, 0)
-            parts = [pool.submit(self._sum, self.upstream, part) for part in range(self.upstream.parts)]
+            others = [pool.submit(self._sum, part) for part in self.mirror]
+            parts = [pool.submit(self._sum, part) for part in self.upstream]
             try:
                 for part in as_completed(parts):
                     upstream.include(part.result())
                     yield Tally(upstream.rows)
-                mirror.include(other.result())
+                for part in others:
+                    mirror.include(part.result())
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _sum(self, side: RowsThen, part: int) -> Buckets:
+    def _sum(self, part: Part) -> Buckets:
         found = Buckets()
-        for rows in side.read(part):
-            found.add(self.shape, rows)
+        for rows in part():
+            found.add(*self.shape.hashes(self.shape.bytes_of(rows)))
         return found
 
-    def _rows_in(self, side: RowsThen, chosen: Any) -> "_RowsOfKeys":
+    def _rows_in(self, side: Sequence[Part], chosen: Any) -> "_RowsOfKeys":
         found = _RowsOfKeys(self.shape)
-        for part in range(side.parts):
-            for rows in side.read(part):
+        for part in side:
+            for rows in part():
                 cells = self.shape.bytes_of(rows)
                 key, _ = self.shape.hashes(cells)
                 if (mask := np.isin(buckets_of(key), chosen)).any():
@@ -168,10 +126,7 @@ class MirrorComparison:
         for key in sorted(wanted.rows.keys() | found.rows.keys(), key=repr):
             there, here = wanted.rows[key], found.rows[key]
             for difference in self._differences(there - here, here - there, wanted.images | found.images):
-                if tally.is_full:
-                    tally.unlisted += difference.times
-                else:
-                    tally.differences[(*key, str(len(tally.differences)).encode())] = difference
+                tally.take((*key, str(len(tally.differences)).encode()), difference)
 
     def _differences(self, missing: Counter[Row], more: Counter[Row], images: Mapping[Row, Image]) -> Iterator[LakeDifference]:
         """The differences of the rows that have one key."""

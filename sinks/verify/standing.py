@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, NotUsableYet, SnapshotCollected
-from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyRecord
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, collected_words
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import INTENT, REFUSED, table_of
@@ -36,6 +35,7 @@ SETTLE_SECONDS = 60.0
 REST_SECONDS = 60.0
 MOST_SECONDS = 240.0
 """After which readers are replaced by others at a newer S: TiDB keeps old versions for ``tidb_gc_life_time``, 10 minutes by default."""
+NEARER = "Verify when the {side} is nearer to the present, or raise tidb_gc_life_time"
 _MOMENT = 0.05
 _SECONDS = 3600.0
 """How long one answer may take: that for a table without a key is about all of its rows."""
@@ -165,10 +165,7 @@ class Readers:
             try:
                 upstreams = [stack.enter_context(self._source.at(at.ts)) for _ in range(self._count)]
             except SnapshotCollected as error:
-                raise SnapshotCollected(
-                    f"the stream is at {at.ts} ({as_time(at.ts)}), and GC of TiDB at {self._source.where} has passed it. Verify when the stream is nearer to the "
-                    "present, or raise tidb_gc_life_time"
-                ) from error
+                raise SnapshotCollected(collected_words(at.ts, self._source.where, NEARER.format(side="stream"))) from error
             yield StandingReaders(at, tuple(map(SidePair, upstreams, targets)), newest, time.monotonic())
 
     def ddls(self, session: Session) -> tuple[int, int]:

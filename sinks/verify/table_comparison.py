@@ -7,39 +7,33 @@
 Ranges need not mean the same to both servers. For any boundaries each row is in at least one range on each side: a row is not below the first (open) end, and below the
 last (open) one, so there is a range between. So a row that differs makes the sums of a range differ. A row that another collation puts into another range is found by its key.
 
-Promises: memory holds the rows of ``_FEW`` keys, or of ``_MOST_KEYLESS`` rows without a key, and the differences that are listed. Nothing is written.
+Promises: memory holds the rows of ``_FEW`` keys, or of ``buckets.MOST_ROWS`` rows without a key, and the differences that are listed. Nothing is written.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
+from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED
-from pyspark_tidb_binlog.sinks.verify.repair import (
-    Kind,
-    Row,
-    RowDifference,
-    by_kind,
-    canonical_row,
-    compared,
-    counted,
-    identity_of,
-    lookup_sql,
-)
+from pyspark_tidb_binlog.sinks.verify.buckets import Buckets, buckets_of, hashes_of, shortened
+from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, Form, canonical
+from pyspark_tidb_binlog.sinks.verify.repair import Kind, Row, RowDifference, by_kind, compared, counted, identity_of, lookup_sql
 from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 
 _FEW = 100
 """Rows of a range that are read and not halved."""
-_BUCKETS = 1 << 16
-_MOST_KEYLESS = 50_000
 MOST_LISTED = 1000
 """Differences of a table that are listed."""
 EVERYTHING = KeyRange()
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,13 @@ class Tally:
     def listed(self) -> list[RowDifference]:
         """The differences, those first whose rows are in the way of others."""
         return by_kind(self.differences.values())
+
+    def take(self, row: Row, difference: RowDifference) -> None:
+        """List a difference, or count its rows where the list is full. ``row``: see ``differences``."""
+        if self.is_full:
+            self.unlisted += difference.times
+        else:
+            self.differences[row] = difference
 
     def add(self, other: "Tally") -> None:
         """Take in another part of the table."""
@@ -131,16 +132,13 @@ class TableReader:
                 tally.rows += upstream.rows
                 return
         upstream_sums, target_sums = (self._buckets(session, side) for session, side in self._sides())
-        tally.rows += sum(one.rows for one in upstream_sums)
-        listed, room = set[int](), _MOST_KEYLESS
-        for bucket, (one, other) in enumerate(zip(upstream_sums, target_sums, strict=True)):
-            if one != other and (room := room - max(one.rows, other.rows)) >= 0:
-                listed.add(bucket)
-            elif one != other:
-                tally.unlisted += max(one.rows, other.rows)
-        if listed:
-            wanted, found = (self._counted(session, side, listed) for session, side in self._sides())
-            self._compare_counted(wanted, found, tally)
+        tally.rows += upstream_sums.rows
+        among, unlisted = upstream_sums.within_room(target_sums)
+        tally.unlisted += unlisted
+        if len(among):
+            wanted, found = (self._counted(session, side, among) for session, side in self._sides())
+            for difference in counted(self.pair, wanted, found):
+                tally.take(difference.row, difference)
 
     def _sides(self) -> tuple[tuple[Session, TableSide], ...]:
         return (self.readers.upstream, self.pair.upstream), (self.readers.target, self.pair.target)
@@ -191,30 +189,35 @@ class TableReader:
 
     def _summed_here(self, session: Session, side: TableSide, within: KeyRange) -> RangeSum:
         rows = total = 0
-        for row in _read(session, side.rows_sql(within)):
-            rows, total = rows + 1, total + COUNTED + _hash(canonical_row(self.pair, row))
+        for _, hashes in self._hashed(session, side.rows_sql(within)):
+            # The sum of a range may be subtracted from another one, so it does not wrap.
+            rows, total = rows + len(hashes), total + (int((hashes >> _HALF).sum()) << 32) + int((hashes & _LOW).sum())
         return RangeSum(rows, total)
 
-    def _buckets(self, session: Session, side: TableSide) -> list[RangeSum]:
-        """All rows, summed up by the end of their hash."""
-        rows, totals = [0] * _BUCKETS, [0] * _BUCKETS
-        for row in _read(session, side.rows_sql(EVERYTHING)):
-            found = _hash(canonical_row(self.pair, row))
-            rows[found % _BUCKETS] += 1
-            totals[found % _BUCKETS] += found
-        return list(map(RangeSum, rows, totals))
+    def _buckets(self, session: Session, side: TableSide) -> Buckets:
+        found = Buckets()
+        for _, hashes in self._hashed(session, side.rows_sql(EVERYTHING)):
+            found.add(hashes, hashes)
+        return found
 
-    def _counted(self, session: Session, side: TableSide, listed: set[int]) -> Counter[Row]:
+    def _counted(self, session: Session, side: TableSide, among: Any) -> Counter[Row]:
         """How often each row of some buckets is there."""
-        rows = _read(session, side.rows_sql(EVERYTHING))
-        return Counter(row for row in rows if _hash(canonical_row(self.pair, row)) % _BUCKETS in listed)
+        found = Counter[Row]()
+        for block, hashes in self._hashed(session, side.rows_sql(EVERYTHING)):
+            chosen = pa.array(np.isin(buckets_of(hashes), among))
+            found.update(zip(*(column.filter(chosen).to_pylist() for column in block), strict=True))
+        return found
 
-    def _compare_counted(self, wanted: Counter[Row], found: Counter[Row], tally: Tally) -> None:
-        for difference in counted(self.pair, wanted, found):
-            if tally.is_full:
-                tally.unlisted += difference.times
-            else:
-                tally.differences[difference.row] = difference
+    def _hashed(self, session: Session, sql: bytes) -> Iterator[tuple[Columns, Any]]:
+        """The rows of an answer, some at a time, and the hash of each row's canonical form."""
+        forms = [column.form for column in self.pair.columns]
+        with unlocked(session), session.stream(sql) as blocks:
+            for block in blocks:
+                yield block, hashes_of([shortened(_canonical_cells(*one)) for one in zip(forms, block, strict=True)])
+
+
+def _canonical_cells(form: Form, cells: pa.BinaryArray) -> pa.BinaryArray:
+    return cells if form.in_sql else pa.array([canonical(form, value) for value in cells.to_pylist()], pa.binary())
 
 
 def rows_of(session: Session, sql: bytes) -> Iterator[Row]:
@@ -233,8 +236,3 @@ def _sum(session: Session, side: TableSide, within: KeyRange) -> RangeSum:
     with unlocked(session):
         ((rows, total),) = session.query(side.sums_sql(within))
     return RangeSum(int(rows), int(total or 0))
-
-
-def _hash(row: Row) -> int:
-    whole_row = b"".join(b"N" if value is None else b"%d:%b" % (len(value), value) for value in row)
-    return int.from_bytes(hashlib.sha1(whole_row, usedforsecurity=False).digest()[:8], "big")

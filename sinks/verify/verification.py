@@ -34,8 +34,8 @@ from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_
 
 _log = logging.getLogger(__name__)
 
-_TRIES = 5
-"""How often a round is read because DDLs run or connections are lost."""
+TRIES = 5
+"""How often the same is read because DDLs run or connections are lost."""
 _FIRST_ROWS, _MOST_ROWS = 2_000, 200_000
 """Rows of a range: the first one, and any."""
 _ROUND_SECONDS = 1.0
@@ -131,7 +131,8 @@ class Round:
     ts: int
     tally: Tally
     """Of the table so far."""
-    equal: EqualRows
+    equal: EqualRows | None = None
+    """None: the table is compared as a whole."""
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ class Verification:
         """Compare one table. ``equal``: its first rows that are not compared again."""
         label = ".".join(name)
         so_far, tries, why = _SoFar(equal), 0, ""
-        while tries < _TRIES:
+        while tries < TRIES:
             try:
                 found = self._next(name, self._stand(afresh=tries > 0), so_far)
             except ApplyError as error:
@@ -212,7 +213,7 @@ class Verification:
             if isinstance(found, VerifiedTable):
                 return
             tries = 0
-        yield VerifiedTable(label, 0, [NotCompared(f"read {_TRIES} times in vain: {why}", by_intent=False)])
+        yield in_vain(label, why)
 
     def at(self) -> int:
         """Stand at the newest S."""
@@ -328,6 +329,11 @@ class _SoFar:
                 self.equal = replace(self.equal, end=within.end, rows=self.equal.rows + part.rows)
             self.tally.add(part)
             self.end = within.end
+
+
+def in_vain(name: str, why: str) -> VerifiedTable:
+    """A table that was read ``TRIES`` times. ``why``: the last error."""
+    return VerifiedTable(name, 0, [NotCompared(f"read {TRIES} times in vain: {why}", by_intent=False)])
 
 
 def upstream_names(session: Session, filters: TableFilter) -> dict[TableName, int]:

@@ -123,7 +123,7 @@ class VerificationTable(AppendedTable):
 
     def note_part(self, found: Round) -> None:
         """The first rows of a table are equal."""
-        if not found.equal.end:
+        if found.equal is None or not found.equal.end:
             return
         key = json.dumps({"columns": list(found.equal.key), "end": key_to_json(found.equal.end)})
         self._write([{"kind": "part", "table": found.name, "commit_ts": found.equal.ts, "rows": found.equal.rows, "key": key}])

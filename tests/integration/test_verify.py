@@ -493,6 +493,7 @@ def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: Veri
     ends = list[EqualRows]()
 
     def between(done: Round) -> None:
+        assert done.equal is not None
         ends.append(done.equal)
         run.pace.size = 20
 

@@ -12,7 +12,9 @@ from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_cells
-from pyspark_tidb_binlog.sinks.verify.row_hashes import _LONG, Buckets, RowShape
+from pyspark_tidb_binlog.sinks.verify.buckets import LONG as LONG_CELL
+from pyspark_tidb_binlog.sinks.verify.buckets import Buckets
+from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 
 TEXTS = Table("t", (Column("id", "bigint"), Column("a", "varchar(30)"), Column("b", "longtext")), ("id",))
 OTHERS = Table("t", (Column("a", "int"), Column("f", "double"), Column("j", "json")))
@@ -26,11 +28,11 @@ def summed(table: Table, rows: dict[str, Any], size: int = 1 << 20) -> Buckets:
     shape, found = RowShape.of(info_of(table)), Buckets()
     cells = [rows[f.name] if isinstance(rows[f.name], pa.Array) else pa.array(rows[f.name], f.type) for f in shape.schema]
     for batch in pa.Table.from_arrays(cells, names=shape.names).to_batches(max_chunksize=size):
-        found.add(shape, batch)
+        found.add(*shape.hashes(shape.bytes_of(batch)))
     return found
 
 
-LONG = "x" * (3 * _LONG)
+LONG = "x" * (3 * LONG_CELL)
 ROWS: dict[str, Any] = {"id": [1, 2, 3, 4], "a": ["", None, "a", "é" * 9], "b": ["b", LONG, None, ""]}
 CHANGES: dict[str, dict[str, Any]] = {
     "a bit of a number": {"id": [1, 2, 3, 4 | 1 << 62]},
