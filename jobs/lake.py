@@ -6,14 +6,18 @@ Promises: nothing of the lake is written, and nothing else but by ``undo --apply
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, total_of
+from pyspark_tidb_binlog.conf.units import days_or_duration
+from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
@@ -22,7 +26,8 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 from pyspark_tidb_binlog.sinks.past.ledger_comparison import LedgerComparison
 from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison, load_again
-from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
 _SHOWN, _MOST_TABLES, _MOST_LEFT = 20, 1_000_000, 50
 COMMANDS = {
@@ -47,6 +52,7 @@ _TAKEN_BY = {
     "end": ("--to", _SPAN),
     "tables": ("--tables", _UNDO | _VERIFY),
     "json": ("--json", _VERIFY),
+    "afresh": ("--afresh", _VERIFY),
     "where": ("--where", _UNDO),
     "apply": ("--apply", _UNDO),
     "with_anchors": ("--with-anchors", _UNDO),
@@ -58,8 +64,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     """Run one command. ``upstream``: of ``verify``; None: ``[spark.upstream]``."""
     given = _options(argv)
     if given.command == "verify" and given.config is not None:
-        run = _upstream_comparison(given, upstream)
-        return _verify(run.run(), run.names(), given)
+        return _verify_upstream(given, upstream)
     directory = given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
     if not directory:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
@@ -69,7 +74,9 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         case "undo":
             return _undo(lake, given)
         case "verify":
-            return _verify(LedgerComparison(lake, _patterns(given)).run(), {}, given)
+            return VerifyRun(_view(given, {}), None, _load_again).to_its_end(
+                LedgerComparison(lake, _patterns(given)).run(), stop_on_signals()
+            )
         case "tables":
             rows = then.tables()
         case "snapshots":
@@ -109,6 +116,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         options, "--with-anchors", what="of undo: rows that TRUNCATE, DROP or EXCHANGE PARTITION took are read from the tables before it"
     )
     add_switch(options, "--json", what="of verify: one JSON object for each table, then one for all")
+    add_switch(options, "--afresh", what="of verify --config: do not continue a run that was ended")
     given = options.parsed(argv)
     command, words = given.command, given.words
     if command not in COMMANDS:
@@ -154,36 +162,30 @@ def _undo(lake: Lake, given: argparse.Namespace) -> int:
     return EXIT_FAILED if done.left else 0
 
 
-def _upstream_comparison(given: argparse.Namespace, upstream: SnapshotSource | None) -> LakeComparison:
+def _verify_upstream(given: argparse.Namespace, upstream: SnapshotSource | None) -> int:
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     if given.dir:
         raise ConfigError("lake verify: --config compares the lake with the upstream, --dir compares it with its ledger: give one of them")
     if config.apply.db_type != "lake":
         raise ConfigError(f"lake verify: syncer.db-type is {config.apply.db_type!r}, not lake")
-    if upstream is None and not config.upstream.host:
-        raise ConfigError(
-            "lake verify --config reads the upstream by SQL, but spark.upstream.host is empty. Set it, and the user and password of an account with SELECT on "
-            "the tables; or give --dir, to compare the mirrors with the ledger"
-        )
-    return LakeComparison(config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, _patterns(given))
+    run = LakeComparison(config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, _patterns(given))
+    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
+    record, stop = VerificationTable(config.verification_dir, retention, Flavour.TIDB, compares), stop_on_signals()
+    taken = VerifyRun(_view(given, run.names()), record, _load_again)
+    return taken.to_its_end(run.run(taken.begin(afresh=given.afresh)), stop)
 
 
 def _patterns(given: argparse.Namespace) -> list[str]:
     return [pattern.strip() for pattern in (given.tables or "").split(",") if pattern.strip()]
 
 
-def _verify(found: Iterable[Round | VerifiedTable], about: Mapping[TableName, int], given: argparse.Namespace) -> int:
+def _view(given: argparse.Namespace, about: Mapping[TableName, int]) -> VerifiedView:
     rows = {".".join(name): count for name, count in about.items()}
-    view = JsonView(Flavour.TIDB) if given.json else TextView(Flavour.TIDB, rows, sys.stderr)
-    tables = list[VerifiedTable]()
-    for one in found:
-        if isinstance(one, Round):
-            view.round(one)
-        else:
-            view.table(one, [load_again(one.name)] if one.tally is not None and one.tally.differing else [])
-            tables.append(one)
-    view.end(total_of(tables))
-    return EXIT_FAILED if any(table.differs for table in tables) else 0
+    return JsonView(Flavour.TIDB) if given.json else TextView(Flavour.TIDB, rows, sys.stderr)
+
+
+def _load_again(found: VerifiedTable) -> list[str]:
+    return [load_again(found.name)] if found.tally is not None and found.tally.differing else []
 
 
 def _begin(lake: Lake) -> str:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
-            Follow(config, run, taken).until(stop)
+            Follow(config, run, taken, record).until(stop)
             return 0
         begun = taken.begin(afresh=given.afresh)
         return taken.to_its_end(run.run(begun), stop)

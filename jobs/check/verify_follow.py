@@ -20,6 +20,7 @@ from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, NotUsableYet,
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.verify.verification import AGAIN, Round, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 
 LOOK_SECONDS = 60.0
 PASS_SECONDS = 3600.0
@@ -34,6 +35,7 @@ class Follow:
     config: DrainerConfig
     run: Verification
     taken: VerifyRun
+    record: VerificationTable
     _again: list[TableName] = field(default_factory=list, init=False)
     """Tables of which changed rows differed."""
     _table: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
@@ -45,7 +47,7 @@ class Follow:
 
     def until(self, stop: threading.Event) -> None:
         """Look each minute until ``stop``."""
-        upto = self.taken.record.changes_upto()
+        upto = self.record.changes_upto()
         self._begin()
         while not stop.is_set():
             look_at = time.monotonic() + LOOK_SECONDS
@@ -57,7 +59,7 @@ class Follow:
                 self.taken.view.say(f"nothing is compared until the next look: {error}")
                 self._pass_at = self._pass_at if self._pass is None else 0.0
                 self._table = self._pass = None
-            self.taken.record.flush()
+            self.record.flush()
             if self._table is None and self._pass is None:
                 self.run.close()  # no snapshot is held until the next look
             stop.wait(max(look_at - time.monotonic(), 0.0))
@@ -75,14 +77,14 @@ class Follow:
             self.taken.take(table)
             schema, _, name = table.name.partition(".")
             self._again.append((schema, name))
-        self.taken.record.note_changes(ts, found)
+        self.record.note_changes(ts, found)
         rows = sum(table.tally.rows for table in found if table.tally is not None)
         differ = f"{sum(t.tally.differing for t in differing if t.tally is not None):,} DIFFER" if differing else "equal"
         self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}")
         return ts
 
     def _begin(self) -> None:
-        self._pass, self._pass_at = self.run.run(self.taken.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
+        self._pass, self._pass_at = self.run.run(self.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
 
     def _next(self) -> Round | VerifiedTable | None:
         """The next event; None: there is nothing to do now."""
@@ -98,5 +100,5 @@ class Follow:
             return found
         if self._pass is not None:
             self._pass = None
-            self.taken.record.end()
+            self.record.end()
         return None

@@ -20,7 +20,8 @@ class VerifyRun:
     """One run of a command."""
 
     view: VerifiedView
-    record: VerificationTable
+    record: VerificationTable | None
+    """None: nothing is recorded."""
     explained: Callable[[VerifiedTable], Sequence[str]]
     """What may explain that a table differs, or what to do."""
     repairs: TableRepairs | None = None
@@ -32,7 +33,7 @@ class VerifyRun:
 
     def begin(self, *, afresh: bool = False) -> Begun:
         """Continue the last run, or begin one."""
-        begun = self.record.begin(afresh=afresh)
+        begun = self.record.begin(afresh=afresh) if self.record is not None else Begun()
         if begun.run:
             self.view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
         self.tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
@@ -42,17 +43,20 @@ class VerifyRun:
         """The next event."""
         if isinstance(found, Round):
             self.view.round(found)
-            self.record.note_part(found)
+            if self.record is not None:
+                self.record.note_part(found)
             return
         words = self.explained(found)
         result = self.repairs.repair(found) if self.repairs is not None and found.tally is not None else None
         repaired = result is not None and result.whole
         self.view.table(found, words, result)
-        self.record.note_table(found, words, repaired=repaired)
+        if self.record is not None:
+            self.record.note_table(found, words, repaired=repaired)
         self.well &= repaired or not found.differs
 
     def to_its_end(self, events: Iterable[Round | VerifiedTable], stop: threading.Event) -> int:
         """Take all events, or those until ``stop``; the command's exit code."""
+        whole = False
         try:
             for found in events:
                 self.take(found)
@@ -61,12 +65,13 @@ class VerifyRun:
                 if stop.is_set():
                     break
             else:
-                self.record.end()
+                whole = True
         finally:
-            self.record.flush()
-        if self.record.trouble:
+            if self.record is not None:
+                self.record.end(whole=whole)
+        if self.record is not None and self.record.trouble:
             print(f"not recorded in {self.record.uri}: {self.record.trouble}", file=sys.stderr)
-        if stop.is_set():
+        if not whole:
             self.view.say(_STOPPED)
             return EXIT_FAILED
         self.view.end(total_of(self.tables))

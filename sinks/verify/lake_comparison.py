@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison,
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, NEARER
 from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
-from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Round, VerifiedTable, in_vain, is_named, upstream_names
+from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Begun, Round, VerifiedTable, in_vain, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +89,13 @@ class LakeComparison:
         """
         return self._begun()[1]
 
-    def run(self) -> Iterator[Round | VerifiedTable]:
-        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it."""
+    def run(self, begun: Begun | None = None) -> Iterator[Round | VerifiedTable]:
+        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it. ``begun``: tables that are not compared again."""
         moment, names = self._begun()
         upstream = {".".join(name): name for name in names}
         mirrors = {_name(moment, place): place.table_id for place in moment.tables.values() if place.state != DROPPED}
         named = {name: table_id for name, table_id in mirrors.items() if is_named(name, self.patterns)}
-        for name in sorted(upstream.keys() | named.keys()):
+        for name in sorted((upstream.keys() | named.keys()) - (begun.tables.keys() if begun is not None else set())):
             if name in named:
                 yield from self._verified(name, named[name])
             else:

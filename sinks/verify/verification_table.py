@@ -157,9 +157,9 @@ class VerificationTable(AppendedTable):
         since = _now() - _AS_OLD
         return max((row["commit_ts"] for row in found if row["words"] == self._compares and row["recorded_at"] > since), default=0)
 
-    def end(self) -> None:
-        """All tables were seen."""
-        self._write([{"kind": "end"}])
+    def end(self, *, whole: bool = True) -> None:
+        """Nothing more comes. ``whole``: all tables were seen."""
+        self._write([{"kind": "end"}] if whole else [])
         self.flush()
 
     def flush(self) -> None:

@@ -30,6 +30,7 @@ from pyspark_tidb_binlog.sinks.verify import buckets, lake_comparison, table_com
 from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import verified_at
 from tests.integration.test_bootstrap import ALL, ITEM, KEYLESS, LOOSE, NAMED, TYPES, filled, more_changes, shop
 from tests.support.bootstrap_life import ROOT
 from tests.support.bootstrapped_stream import BootstrappedStream
@@ -348,7 +349,9 @@ def test_a_mirror_that_cannot_be_read_is_named(run: Verified, gone: str) -> None
 
 
 def settings(run: Verified, tmp_path: Path) -> list[str]:
-    file = tmp_path / "drainer.toml"
+    file.write_text(
+        f'[syncer]\ndb-type = "lake"\nreplicate-do-db = ["shop"]\n[syncer.to]\ndir = "{run.lake}"\n[spark]\ndelta-dir = "{tmp_path}/delta"\n'
+    )
     file.write_text(f'[syncer]\ndb-type = "lake"\nreplicate-do-db = ["shop"]\n[syncer.to]\ndir = "{run.lake}"\n')
     return ["--config", str(file)]
 
@@ -367,6 +370,8 @@ def test_the_command_prints_what_differs(run: Verified, spark: SparkSession, tmp
         assert "shop.item: 40 rows at " in out and out.endswith("3 tables, 120 rows: 120 equal, 0 differing; 0 tables not compared\n")
     tampered(run.lake, "shop.item", lambda rows: with_cell(rows, 4, "v", pa.scalar(-1, pa.int32())))
     out = said(*by_upstream, code=1)
+    found = verified_at(DrainerConfig(delta_dir=str(tmp_path / "delta")).verification_dir)
+    assert found is not None and (found.tables, found.rows, found.differing) == (3, 1, ("shop.item",))
     assert "): 1 rows DIFFER\n  keep the lake as it is" in out and "\n  -- changed: id = 10\n     v: 10 upstream, -1 at the target\n" in out
     assert out.endswith("3 tables, 120 rows: 119 equal, 1 differing; 0 tables not compared\n")
     table, total = map(json.loads, said(*by_upstream, "--json", "--tables", "shop.i*", code=1).splitlines())

@@ -185,7 +185,7 @@ def following(mirror: MirroredUpstream, config: DrainerConfig) -> Iterator[tuple
 
     def until_stop() -> None:
         try:
-            Follow(config, run, VerifyRun(shown, record, lambda found: [])).until(stop)
+            Follow(config, run, VerifyRun(shown, record, lambda found: []), record).until(stop)
         except BaseException as error:
             failed.append(error)
 
