@@ -349,10 +349,10 @@ def test_a_mirror_that_cannot_be_read_is_named(run: Verified, gone: str) -> None
 
 
 def settings(run: Verified, tmp_path: Path) -> list[str]:
+    file = tmp_path / "drainer.toml"
     file.write_text(
         f'[syncer]\ndb-type = "lake"\nreplicate-do-db = ["shop"]\n[syncer.to]\ndir = "{run.lake}"\n[spark]\ndelta-dir = "{tmp_path}/delta"\n'
     )
-    file.write_text(f'[syncer]\ndb-type = "lake"\nreplicate-do-db = ["shop"]\n[syncer.to]\ndir = "{run.lake}"\n')
     return ["--config", str(file)]
 
 
