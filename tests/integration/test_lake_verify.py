@@ -1,5 +1,6 @@
 """Mirrors against a server that stands at their moment: equal as streams make them, and each difference found; mirrors against the ledger; the command."""
 
+import itertools
 import json
 import random
 import re
@@ -156,6 +157,23 @@ def test_a_table_that_was_loaded_is_equal_and_so_is_what_came_behind(run: Verifi
         run.change(lambda txn, number=number, fresh=fresh: txn.update("shop.types", number, fresh))
     assert run.followed() > first["shop.types"]
     run.same("item", "log", "named", "types")
+
+
+def test_a_moment_serves_several_tables_for_some_minutes(run: Verified, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, numbers = run.followed(), itertools.count()
+
+    def moments() -> list[int]:
+        found = list[int]()
+        for table in (one for one in run.comparison().run() if isinstance(one, VerifiedTable)):
+            assert not table.differs
+            found.append(table.ts)
+            more_changes(run, next(numbers))
+            run.followed()
+        return found
+
+    assert moments() == [first] * 3
+    monkeypatch.setattr(lake_comparison, "MOST_SECONDS", -1.0)
+    assert len(set(moments())) == 3
 
 
 def test_the_ledger_is_further_and_so_is_a_version_that_nobody_published(run: Verified) -> None:
