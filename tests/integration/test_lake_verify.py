@@ -390,7 +390,10 @@ def test_the_command_prints_what_differs(run: Verified, spark: SparkSession, tmp
     out = said(*by_upstream, code=1)
     found = verified_at(DrainerConfig(delta_dir=str(tmp_path / "delta")).verification_dir)
     assert found is not None and (found.tables, found.rows, found.differing) == (3, 1, ("shop.item",))
-    assert "): 1 rows DIFFER\n  keep the lake as it is" in out and "\n  -- changed: id = 10\n     v: 10 upstream, -1 at the target\n" in out
+    assert (
+        "): 1 rows DIFFER\n  keep the lake as it is" in out
+        and "\n  -- changed: id = 10 (v)\n     v: 10 upstream, -1 at the target\n" in out
+    )
     assert out.endswith("3 tables, 120 rows: 119 equal, 1 differing; 0 tables not compared\n")
     table, total = map(json.loads, said(*by_upstream, "--json", "--tables", "shop.i*", code=1).splitlines())
     assert table["differences"] == [{"kind": "changed", "key": {"id": "10"}, "columns": ["v"], "times": 1, "sql": []}]
