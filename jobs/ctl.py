@@ -451,7 +451,7 @@ COMMANDS: Mapping[str, Command] = {
     "reload-tables": Command(_reload, "a Drainer reads tables of its lake again from the upstream", ("-node-id", "-addr", "-tables")),
     "generate_meta": Command(_generate_meta, "write a savepoint file with a new timestamp", ("-data-dir", "-time-zone")),
     "encrypt": Command(_encrypt, "encrypt a password for encrypted_password", ("-text",), asks=False),
-    "doctor": Command(_doctor, "whether all is well: ten checks, each ok or what to do", ("-config", "-addr"), asks=False),
+    "doctor": Command(_doctor, "whether all is well: eleven checks, each ok or what to do", ("-config", "-addr"), asks=False),
     "status": Command(_status, "each Drainer: its position and what holds it back", ("-node-id", "-addr", "-json", "-watch")),
     "ddl": Command(_ddl, "the DDLs that the target did not execute as TiDB wrote them", ("-config",), asks=False),
     "promote": Command(_promote, "what to set before applications write to the target", ("-config", "-apply"), asks=False),

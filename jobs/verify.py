@@ -34,10 +34,11 @@ from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.explanation import explanations
 from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
+from pyspark_tidb_binlog.sinks.verify.table_comparison import MOST_LISTED
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
-_FOLLOW_RATE = 5_000
+_FOLLOW_RATE, _FOLLOW_SHOWN = 5_000, 20
 
 
 def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
@@ -59,17 +60,31 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         what="with --apply, after you have stopped who else wrote to the target: also tables with such findings",
     )
     given = options.parsed(argv)
+    if given.others_stopped and not given.apply:
+        options.error("--others-stopped says something about --apply, which is not given")
     if given.follow and given.apply:
         options.error("--follow and --apply: a repair is one run; give one of them")
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
-    run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], rate)
+    patterns = [pattern.strip() for pattern in given.tables.split(",") if pattern.strip()]
+    run, flavour = verification(config, upstream, patterns, rate)
     retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
     record = VerificationTable(config.verification_dir, retention, flavour, compares)
     with contextlib.closing(run):
-        about = {".".join(name): rows for name, rows in run.names().items()}
-        view = JsonView(flavour) if given.json else TextView(flavour, about, sys.stderr, with_sql=given.repair or given.apply)
+        names = run.names()
+        about = {".".join(name): rows for name, rows in names.items()}
+        if unknown := [pattern for pattern in patterns if not any(run.is_named(name, [pattern]) for name in names)]:
+            raise ConfigError(
+                f"--tables {','.join(unknown)}: no table that is replicated has such a name: write DB.TABLE, also with * and ?"
+            )
+        view = (
+            JsonView(flavour)
+            if given.json
+            else TextView(
+                flavour, about, sys.stderr, with_sql=given.repair or given.apply, most=_FOLLOW_SHOWN if given.follow else MOST_LISTED
+            )
+        )
         repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
         taken = VerifyRun(view, record, partial(_explained, config, run.cluster_id), repairs)
         if given.follow:

@@ -84,10 +84,10 @@ def gauge(name: str, text: str, value: float) -> Family:
 
 
 def gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
-    """A gauge for each value of one label."""
-    family = GaugeMetricFamily(name, text, labels=(label,))
+    """A gauge for each value of one label; ``label`` empty: without labels."""
+    family = GaugeMetricFamily(name, text, labels=(label,) if label else ())
     for of, value in values:
-        family.add_metric((of,), value)
+        family.add_metric((of,) if label else (), value)
     return family
 
 

@@ -224,7 +224,8 @@ class _Answers:
             rights=self._rights,
             disks=self._here or None,
             versions=tuple(self._unsupported()),
-            verified=facts.verified or (self.verified if isinstance(self.verified, Verified) else None),
+            # The Drainer looks from time to time.
+            verified=self.verified if isinstance(self.verified, Verified) else facts.verified,
         )
         beside = {Check.DISK, Check.VERIFIED}
         if self.target is None:
@@ -327,7 +328,9 @@ class _Answers:
             Check.DISK: _disk_words((*self._here, *(pump.disk for pump in pumps if pump.disk is not None))),
             Check.VERSIONS: ", ".join(versions),
             Check.FINDINGS: self.findings if isinstance(self.findings, str) else "none",
-            Check.VERIFIED: _verified_words(facts.verified, time.time()),
+            Check.VERIFIED: _verified_words(
+                facts.verified, time.time(), f"{COMMAND} {'lake ' if db_type == 'lake' else ''}verify --config FILE"
+            ),
         } | ({Check.FINDINGS: "none since the Drainer's start"} if facts.drainer == "" and not self._is_real else {})
 
 
@@ -355,9 +358,9 @@ def _disk_words(disks: Sequence[Disk]) -> str:
     return f"least free: {least.share:.0%} ({least.free / 1e9:.1f} GB) of {least.where}"
 
 
-def _verified_words(found: Verified | None, now: float) -> str:
+def _verified_words(found: Verified | None, now: float, command: str) -> str:
     if found is None:
-        return f"no table yet: {COMMAND} verify --config FILE compares them with the upstream"
+        return f"no table yet: {command} compares them with the upstream"
     return f"{found.tables} tables are equal, the oldest comparison {duration_in_words(max(now - found.oldest, 0.0))} ago"
 
 

@@ -24,6 +24,13 @@ class TableRepair:
     done: RepairedTable | None = None
     whole: bool = False
     """The whole table is as upstream."""
+    more: bool = False
+    """Rows differ that are not listed."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows were repaired."""
+        return sum(one.times for one in self.done.repaired) if self.done is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,8 @@ class TableRepairs:
         if words := self._refusal(table):
             return TableRepair(words)
         done = self.repairing.repair(table)
-        return TableRepair(done=done, whole=not done.left and not table.tally.unlisted and all(one.by_intent for one in table.left_out))
+        more = table.tally.unlisted > 0
+        return TableRepair(done=done, whole=not done.left and not more and all(one.by_intent for one in table.left_out), more=more)
 
     def _refusal(self, table: VerifiedTable) -> str:
         assert table.tally is not None

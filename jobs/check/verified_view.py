@@ -13,6 +13,7 @@ from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
+from pyspark_tidb_binlog.sinks.verify.table_comparison import MOST_LISTED
 from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
 
 _BAR = 24
@@ -37,9 +38,11 @@ class VerifiedView(Protocol):
 class TextView:
     """Lines, and below them on a terminal how far it is."""
 
-    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO, *, with_sql: bool = False) -> None:
-        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal. ``with_sql``: with what repairs a row."""
-        self._flavour, self._about, self._with_sql = flavour, about, with_sql
+    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO, *, with_sql: bool = False, most: int = MOST_LISTED) -> None:
+        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal. ``with_sql``: with what repairs a row. ``most``:
+        differences of a table that are shown.
+        """
+        self._flavour, self._about, self._with_sql, self._most = flavour, about, with_sql, most
         self._place = InPlace(out) if draws(out, os.environ) else None
         self._seen, self._rows, self._differing = 0, 0, 0
         self._since = time.monotonic()
@@ -58,14 +61,15 @@ class TextView:
         """See ``VerifiedView``."""
         self._seen += 1
         self._rows += found.tally.rows if found.tally else 0
-        lines = table_lines(found, words, self._flavour, with_sql=self._with_sql)
+        lines = table_lines(found, words, self._flavour, with_sql=self._with_sql, most=self._most)
         if result is not None and found.tally is not None and found.tally.differing:
             lines += repair_lines(result)
         self._above("\n".join(map(plain, lines)))
 
     def end(self, total: Mapping[str, int]) -> None:
         """See ``VerifiedView``."""
-        self._above(TOTAL.format(**total))
+        words = TOTAL + (DEFINITIONS if total["definitions"] else "") + (REPAIRED if total["repaired"] else "")
+        self._above(words.format(**total))
         if self._place is not None:
             self._place.clear()
 
@@ -118,16 +122,18 @@ class JsonView:
 
 
 TOTAL = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
+DEFINITIONS, REPAIRED = "; {definitions} NOT AS THEY SHOULD BE", "; {repaired:,} rows repaired"
 
 
-def total_of(tables: Sequence[VerifiedTable]) -> dict[str, int]:
-    """The sums of all tables. Pure."""
+def total_of(tables: Sequence[VerifiedTable], repaired: int = 0) -> dict[str, int]:
+    """The sums of all tables. ``definitions``: tables that are not as they should be. ``repaired``: rows. Pure."""
     tallies = [table.tally for table in tables if table.tally is not None]
     sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("rows", "equal", "differing")}
-    return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies)}
+    definitions = sum(any(not one.by_intent for one in table.left_out) for table in tables)
+    return {"tables": len(tallies), **sums, "not_compared": len(tables) - len(tallies), "definitions": definitions, "repaired": repaired}
 
 
-def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *, with_sql: bool) -> list[str]:
+def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *, with_sql: bool, most: int = MOST_LISTED) -> list[str]:
     """What is said of a table. Pure."""
     name, lines = found.name, list[str]()
     for one in found.left_out:
@@ -136,13 +142,16 @@ def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *,
     said = [f"  {one}" for one in words]
     if (tally := found.tally) is None:
         return lines + said
-    differs = f"{tally.differing:,} rows DIFFER" if tally.differing else "equal"
+    exactly = f"{tally.differing - tally.unlisted:,} to " if tally.unlisted else ""
+    differs = f"{exactly}{tally.differing:,} rows DIFFER" if tally.differing else "equal"
     rows = f"{name}: {tally.rows:,} rows at {found.ts} ({as_time(found.ts)}): {differs}"
     lines += [rows, *said] if tally.differing else [*said, rows]
-    for difference in tally.listed:
+    for difference in tally.listed[:most]:
         statements = difference.sql(flavour)
         lines.append(f"  -- {difference_line(difference)}")
         lines += [f"  {statement};" for statement in statements if with_sql] or [f"     {both}" for both in _both(difference)]
+    if len(tally.listed) > most:
+        lines.append(f"  and {len(tally.listed) - most:,} more: the Delta table `verification` has them")
     if tally.unlisted:
         lines.append(f"  not listed: {tally.unlisted:,} rows that differ, or are among such rows")
     return lines
@@ -155,6 +164,7 @@ def repair_lines(result: TableRepair) -> list[str]:
     rows = sum(difference.times for difference in done.repaired)
     return [
         f"  repaired at {done.ts} ({as_time(done.ts)}): {rows:,} rows; {done.right:,} were right already",
+        *(["  more differ that are not listed: run the command again"] if result.more else []),
         *(f"  NOT repaired: {difference_line(left.difference)}: {left.why}" for left in done.left),
     ]
 

@@ -42,6 +42,8 @@ class Follow:
     """Over one of these tables; None: none is under way."""
     _pass: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
     """Over all tables."""
+    _differ: set[str] = field(default_factory=set, init=False)
+    """Tables that differed when they were compared last."""
     _pass_at: float = field(default=0.0, init=False)
     """When the next pass over all tables begins."""
 
@@ -55,6 +57,8 @@ class Follow:
                 upto = self._look(upto)
                 while time.monotonic() < look_at and not stop.is_set() and (found := self._next()) is not None:
                     self.taken.take(found)
+                    if isinstance(found, VerifiedTable):
+                        (self._differ.add if found.differs else self._differ.discard)(found.name)
             except _PASSING as error:
                 self.taken.view.say(f"nothing is compared until the next look: {error}")
                 self._pass_at = self._pass_at if self._pass is None else 0.0
@@ -80,7 +84,9 @@ class Follow:
         self.record.note_changes(ts, found)
         rows = sum(table.tally.rows for table in found if table.tally is not None)
         differ = f"{sum(t.tally.differing for t in differing if t.tally is not None):,} DIFFER" if differing else "equal"
-        self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}")
+        still = f"; {', '.join(sorted(self._differ))} differ since before" if self._differ else ""
+        self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}{still}")
+        self._differ |= {table.name for table in differing}
         return ts
 
     def _begin(self) -> None:

@@ -12,6 +12,7 @@ from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, Round, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 
+_NOTHING = "no table was compared: none is replicated, or --tables names none (write DB.TABLE, also with * and ?)"
 _STOPPED = "ended before all tables were seen: the same command goes on here"
 
 
@@ -28,6 +29,8 @@ class VerifyRun:
     """None: nothing is repaired."""
     tables: list[VerifiedTable] = field(default_factory=list)
     """Those that were seen."""
+    repaired: int = 0
+    """Rows."""
     well: bool = True
     """Nothing differs, or what differed is repaired."""
 
@@ -35,7 +38,9 @@ class VerifyRun:
         """Continue the last run, or begin one."""
         begun = self.record.begin(afresh=afresh) if self.record is not None else Begun()
         if begun.run:
-            self.view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
+            self.view.say(
+                f"goes on where the run of {begun.run[:19].replace('T', ' ')} UTC ended; {len(begun.tables)} tables were equal (--afresh begins anew)"
+            )
         self.tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
         return begun
 
@@ -49,6 +54,7 @@ class VerifyRun:
         words = self.explained(found)
         result = self.repairs.repair(found) if self.repairs is not None and found.tally is not None else None
         repaired = result is not None and result.whole
+        self.repaired += result.rows if result is not None else 0
         self.view.table(found, words, result)
         if self.record is not None:
             self.record.note_table(found, words, repaired=repaired)
@@ -70,9 +76,15 @@ class VerifyRun:
             if self.record is not None:
                 self.record.end(whole=whole)
         if self.record is not None and self.record.trouble:
-            print(f"not recorded in {self.record.uri}: {self.record.trouble}", file=sys.stderr)
+            print(
+                f"not recorded in {self.record.uri}, so that ctl doctor and the alarm do not know of it: {self.record.trouble}",
+                file=sys.stderr,
+            )
         if not whole:
             self.view.say(_STOPPED)
             return EXIT_FAILED
-        self.view.end(total_of(self.tables))
+        if not self.tables:
+            self.view.say(_NOTHING)
+            return EXIT_FAILED
+        self.view.end(total_of(self.tables, self.repaired))
         return 0 if self.well else EXIT_FAILED

@@ -42,6 +42,7 @@ _SECONDS = 3600.0
 _IDLE_SECONDS = 600.0
 """After how long the target closes a reader that nobody uses, which may have a snapshot."""
 _BUSY = "a transaction that writes is always open"
+_NO_TABLE = 1146
 _TAKEN = frozenset({1205, 3572})
 """The row is locked: MariaDB, MySQL."""
 _SNAPSHOT = "START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT"
@@ -232,11 +233,14 @@ class Readers:
             # At a TiDB the later one of two transactions with the lease row fails when it commits.
             rows = session.query(self._lock + (" FOR UPDATE" if session.flavour is Flavour.TIDB else NO_WAIT), [self._cluster_id])
         except ApplyError as error:
-            if error.errno not in _TAKEN:
+            if error.errno == _NO_TABLE:
+                rows = []
+            elif error.errno in _TAKEN:
+                return False
+            else:
                 raise
-            return False
         if not rows or rows[0][0] == lease.PROMOTED:
-            why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it"
+            why = "applications write to it: it is promoted" if rows else "no Drainer of this project has written to it yet"
             raise ConfigError(f"the target is no copy of an upstream: {why} (cluster {self._cluster_id})")
         return True
 

@@ -182,16 +182,16 @@ class Verification:
     def names(self) -> dict[TableName, int]:
         """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
         there = upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply))
-        return {name: rows for name, rows in there.items() if self._is_named(name)}
+        return {name: rows for name, rows in there.items() if self.is_named(name, self.patterns)}
 
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
-        return is_replicated(name, TableFilter.of(self.apply)) and self._is_named(name)
+        return is_replicated(name, TableFilter.of(self.apply)) and self.is_named(name, self.patterns)
 
-    def _is_named(self, name: TableName) -> bool:
-        """By its name on either side."""
+    def is_named(self, name: TableName, patterns: Sequence[str]) -> bool:
+        """Whether one of the patterns, if there are any, is about the table, by its name on either side."""
         to = Selection.of(self.apply).routes.target(*name)
-        return is_named(".".join(name), self.patterns) or is_named(f"{to.schema}.{to.name}", self.patterns)
+        return is_named(".".join(name), patterns) or is_named(f"{to.schema}.{to.name}", patterns)
 
     # One table.
 
