@@ -129,7 +129,7 @@ def table(schema: str, *columns: TargetColumn, key: tuple[str, ...] = ()) -> Tar
 
 
 def intent() -> Intent:
-    return Intent.of({}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB))
+    return Intent({}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB))
 
 
 def test_what_is_sent_for_a_range() -> None:
@@ -138,7 +138,6 @@ def test_what_is_sent_for_a_range() -> None:
         table("up", *columns, key=("a", "b")),
         table("down", *columns, key=("a", "b")),
         intent(),
-        (Flavour.TIDB, Flavour.MARIADB),
     )
     assert isinstance(pair, TablePair) and pair.key == (0, 1)
     within = KeyRange("", (b"1", b"'x'"), (b"5", b"'y'"))
@@ -159,12 +158,12 @@ def test_what_is_sent_to_find_rows_without_a_key() -> None:
         column("double", "e"),
     )
     rows: list[Row] = [(b"x", b"1", b"y", b"2", b"0.1"), (b"x", b"3", b"z", b"2", b"1"), (None, None, None, None, None)]
-    pair = pair_of(table("up", *columns), table("down", *columns), intent(), (Flavour.TIDB, Flavour.MARIADB))
+    pair = pair_of(table("up", *columns), table("down", *columns), intent())
     assert isinstance(pair, TablePair)
     text = "CAST(CONVERT(`a` USING utf8mb4) AS BINARY) <=>"
     where = f"WHERE ({text} 'x' AND `d` <=> 2) OR ({text} NULL AND `d` <=> NULL)"
     assert alike_sql(pair, pair.upstream, rows, Flavour.TIDB).decode() == f"SELECT `a`, `b`, `c`, `d`, `e` * 1e0 FROM `up`.`t` {where}"
-    documents = pair_of(table("up", columns[1]), table("down", columns[1]), intent(), (Flavour.TIDB, Flavour.MARIADB))
+    documents = pair_of(table("up", columns[1]), table("down", columns[1]), intent())
     assert isinstance(documents, TablePair)
     assert alike_sql(documents, documents.target, [(b"1",)], Flavour.MARIADB).decode() == "SELECT `b` FROM `down`.`t` WHERE TRUE"
 
@@ -187,6 +186,5 @@ def test_keys_whose_ranges_are_not_read(kind: str, nullable: bool, there: tuple[
         table("up", *columns, key=("a",)),
         table("down", *columns, key=there),
         intent(),
-        (Flavour.TIDB, Flavour.MARIADB),
     )
     assert isinstance(pair, TablePair) and pair.key == ()
