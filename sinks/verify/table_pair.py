@@ -65,8 +65,6 @@ class TableSide:
 class TablePair:
     """A table on both sides."""
 
-    name: str
-    """Upstream, ``db.table``."""
     target_name: tuple[str, str]
     columns: tuple[ColumnPair, ...]
     key: tuple[int, ...]
@@ -125,7 +123,7 @@ def pair_of(upstream: TargetTable, target: TargetTable | None, intent: Intent) -
     here = [HashedColumn(p.target, p.form, many) for p, many in zip(columns, large, strict=True)]
     standard = intent.standard
     sides = _side(upstream, there, key, standard.upstream), _side(target, here, key, standard.dialect.flavour)
-    return TablePair(f"{upstream.schema}.{upstream.name}", (target.schema, target.name), tuple(columns), key, *sides, tuple(left_out))
+    return TablePair((target.schema, target.name), tuple(columns), key, *sides, tuple(left_out))
 
 
 def _paired(upstream: TargetTable, target: TargetTable, wanted: Collection[str]) -> Iterator[ColumnPair | NotCompared]:
