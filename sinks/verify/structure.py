@@ -44,7 +44,6 @@ _TYPES = {
     **{"char": ColumnType.STRING, "binary": ColumnType.STRING, "varbinary": ColumnType.VARCHAR},
     **{"integer": ColumnType.INT, "numeric": ColumnType.DECIMAL, "real": ColumnType.DOUBLE},
 }
-_TIMES = frozenset({*_MOMENTS, ColumnType.TIME})
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _TEXTS = frozenset({"char", "varchar", "enum", "set"})
 _DIGITS = Context(prec=100)
@@ -168,8 +167,7 @@ def info_of(table: TargetTable, wanted: Collection[str], flavour: Flavour) -> Ta
 
 def _info(place: int, column: TargetColumn, flavour: Flavour) -> ColumnInfo:
     tp = _TYPES.get(column.kind, ColumnType.UNSPECIFIED)
-    numbers = [] if column.words else [int(n) for n in re.findall(r"\d+", column.type.partition("(")[2].partition(")")[0])]
-    flen, decimal, *_ = (-1, *numbers, -1) if tp in _TIMES else (*numbers, -1, -1)
+    flen, decimal = (-1, column.measures[0]) if column.family in ("moment", "time") else column.measures
     flag = 0 if column.nullable else int(ColumnFlag.NOT_NULL)
     flag |= int(ColumnFlag.UNSIGNED) if column.unsigned else 0
     flag |= int(ColumnFlag.AUTO_INCREMENT) if column.auto_increment else 0
