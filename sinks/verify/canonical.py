@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.changes.row_images import document_text
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
@@ -182,12 +183,10 @@ def _time(text: bytes) -> bytes:
 
 
 def _document(text: bytes) -> bytes:
-    """The document without regard to the order of keys and to spaces; 1 is 1.0."""
     try:
-        found = json.loads(text, parse_float=lambda number: int(value) if (value := float(number)).is_integer() else value)
+        return document_text(json.loads(text)).encode("utf-8", "surrogatepass")
     except ValueError:
         return text
-    return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
 
 _CANONICAL: Mapping[Form, Callable[[bytes], bytes]] = {

@@ -90,6 +90,8 @@ def test_forms(one: str, other: str, form: Form | None) -> None:
 CANONICAL = [
     (Form.DOCUMENT, b'{"b": [1.0, 2e0, null], "a": "\\u00e4"}', b'{"a":"\xc3\xa4","b":[1,2,null]}', True),
     (Form.DOCUMENT, b"1.5", b"1.50", True),
+    (Form.DOCUMENT, b'"\\ud800"', b' "\\uD800"', True),
+    (Form.DOCUMENT, b"no document", b"no document ", False),
     (Form.DOCUMENT, b"18446744073709551615", b"18446744073709551614", False),
     (Form.DOCUMENT, b'"1"', b"1", False),
     (Form.DOCUMENT, b"[1, 2]", b"[2, 1]", False),
