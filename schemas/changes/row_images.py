@@ -63,7 +63,7 @@ def with_equal_documents(column: ColumnInfo, cells: pa.Array) -> pa.Array:
 
 
 def document_text(value: Any) -> str:
-    """A JSON document."""
+    """A JSON document without regard to the order of keys and to spaces; 1 is 1.0."""
     return json.dumps(_alike(value), sort_keys=True, ensure_ascii=False)
 
 

@@ -46,7 +46,6 @@ _TIMES = {
 """The kinds of columns that hold the values of each type, but for fractions of a second."""
 
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint"})
-_DECIMALS = frozenset({"decimal", "numeric", "fixed"})
 _FLOATS = {"float": 24, "double": 53, "real": 53}
 """How many binary digits they have."""
 _DIGITS = {"float": 6, "double": 15, "real": 15}
@@ -129,20 +128,20 @@ def _bits(column: ColumnInfo) -> int:
 def _integer(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind in _FLOATS:
         return _ROUNDS if _bits(column) > _FLOATS[there.kind] else ""
-    if there.kind in _INTEGERS | _DECIMALS or (column.tp == ColumnType.YEAR and there.kind == "year"):
+    if there.kind in _INTEGERS or there.family == "decimal" or (column.tp == ColumnType.YEAR and there.kind == "year"):
         return ""
     if there.kind == "bit" and column.tp != ColumnType.YEAR:
         # A negative number is one of the largest of BIT(64), and too large for every shorter one.
-        return "" if column.unsigned or column.tp == ColumnType.BIT or _measures(there)[0] < _WHOLE else "makes negative numbers large ones"
+        return "" if column.unsigned or column.tp == ColumnType.BIT or there.measures[0] < _WHOLE else "makes negative numbers large ones"
     return "" if there.kind in _TEXTS and column.tp != ColumnType.BIT else _OTHER_KIND
 
 
 def _fraction(column: ColumnInfo, there: TargetColumn) -> str:
-    precision, scale = _measures(there)
+    precision, scale = there.measures
     exact = column.tp == ColumnType.DECIMAL
     if there.kind in _INTEGERS:
         return "" if exact and column.decimal <= 0 else "rounds off fractions"
-    if there.kind in _DECIMALS:
+    if there.family == "decimal":
         return "" if exact and scale >= max(column.decimal, 0) else "rounds off fractions"
     if there.kind in _FLOATS:
         cut = precision >= 0 and (column.decimal < 0 or scale < column.decimal or not 0 <= column.flen <= precision)
@@ -155,7 +154,7 @@ def _time(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind in _TEXTS:
         return ""
     if there.kind in _TIMES[ColumnType(column.tp)]:
-        return "cuts off fractions of a second" if max(_measures(there)[0], 0) < max(column.decimal, 0) else ""
+        return "cuts off fractions of a second" if max(there.measures[0], 0) < max(column.decimal, 0) else ""
     return "cuts off the time of day" if there.kind == "date" and column.tp != ColumnType.TIME else _OTHER_KIND
 
 
@@ -165,15 +164,9 @@ def _characters(column: ColumnInfo, there: TargetColumn) -> str:
     if there.kind == "char":
         return "" if is_text(column) and column.tp == ColumnType.STRING else "cuts off blanks at the end"
     if there.kind == "binary":
-        same = is_bytes(column) and column.tp == ColumnType.STRING and max(_measures(there)[0], 1) == max(column.flen, 1)
+        same = is_bytes(column) and column.tp == ColumnType.STRING and max(there.measures[0], 1) == max(column.flen, 1)
         return "" if same else "adds zeros at the end"
     return _OTHER_KIND
-
-
-def _measures(there: TargetColumn) -> tuple[int, int]:
-    """The numbers in the parentheses of a type; -1, and 0 for the second one, where there is none."""
-    found = re.search(r"\((\d+)(?:,(\d+))?\)", there.type)
-    return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
 
 
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int|year)\(\d+\)")
@@ -224,7 +217,7 @@ def holds_less(there: TargetColumn, column: ColumnInfo, charsets: Collection[str
 
 def _shorter(column: ColumnInfo, there: TargetColumn) -> bool:
     """Whether the target's type, which is another one, has a smaller range or length."""
-    length, scale = _measures(there)
+    length, scale = there.measures
     if column.tp in _WITH_WORDS:
         return bool({as_shown(e) for e in column.elems} - {as_shown(e) for e in there.words}) and there.kind in ("enum", "set")
     if there.kind in _INTEGERS:
@@ -232,7 +225,7 @@ def _shorter(column: ColumnInfo, there: TargetColumn) -> bool:
         if column.tp == ColumnType.DECIMAL:
             return bool(10**column.flen > 2 ** (bits - 1))
         return (there.unsigned and not column.unsigned) or bits - (not there.unsigned) < _bits(column)
-    if there.kind in _DECIMALS:
+    if there.family == "decimal":
         digits = column.flen - max(column.decimal, 0) if column.tp == ColumnType.DECIMAL else len(str(2 ** _bits(column)))
         return length - scale < digits
     if there.kind == "bit":

@@ -28,6 +28,18 @@ ABSENT = frozenset({1049, 1146})
 _TOGETHER = 40
 """Tables in one query. Each is a SELECT of its own, by name: MariaDB opens every table of a database for any other condition."""
 _WORDS = re.compile(r"'((?:[^']|'')*)'")
+_MEASURES = re.compile(r"\w+\((\d+)(?:, *(\d+))?\)")
+_FAMILIES = {
+    "whole": "tinyint smallint mediumint int integer bigint year bit",
+    "decimal": "decimal numeric fixed",
+    "float": "float double real",
+    "moment": "date datetime timestamp",
+    "time": "time",
+    "text": "char varchar tinytext text mediumtext longtext enum set",
+    "bytes": "binary varbinary tinyblob blob mediumblob longblob",
+    "json": "json",
+}
+_FAMILY = {kind: family for family, kinds in _FAMILIES.items() for kind in kinds.split()}
 
 
 class PartsOutdated(ApplyError):
@@ -69,6 +81,17 @@ class TargetColumn:
     def kind(self) -> str:
         """The type's name alone, in lower case: ``int``, ``enum``."""
         return re.split(r"[ (]", self.type.lower(), maxsplit=1)[0]
+
+    @property
+    def family(self) -> str:
+        """The kind of its values: ``whole``, ``decimal``, ``float``, ``moment``, ``time``, ``text``, ``bytes``, ``json``; else ``kind``."""
+        return _FAMILY.get(self.kind, self.kind)
+
+    @property
+    def measures(self) -> tuple[int, int]:
+        """The numbers in the parentheses of the type; -1, and 0 for the second one, where there is none."""
+        found = _MEASURES.match(self.type)
+        return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
 
     @property
     def words(self) -> tuple[str, ...]:

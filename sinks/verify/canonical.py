@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_tidb_binlog.schemas.changes.row_images import document_text
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.literals import LiteralForm
@@ -56,17 +57,6 @@ class Form(enum.Enum):
 
 
 _BARE = frozenset({Form.WHOLE, Form.DECIMAL, Form.FLOAT, Form.NUMBER})
-_FAMILIES = {
-    "whole": "tinyint smallint mediumint int integer bigint year bit",
-    "decimal": "decimal numeric",
-    "float": "float double real",
-    "moment": "date datetime timestamp",
-    "time": "time",
-    "text": "char varchar tinytext text mediumtext longtext enum set",
-    "bytes": "binary varbinary tinyblob blob mediumblob longblob",
-    "json": "json",
-}
-_FAMILY = {kind: family for family, kinds in _FAMILIES.items() for kind in kinds.split()}
 _LARGE = re.compile(r"(tiny|medium|long)?(text|blob)")
 """Hashed before they are joined: their HEX may be longer than ``max_allowed_packet``."""
 _IN_UTF8 = frozenset({"utf8mb4", "utf8", "utf8mb3", "ascii"})
@@ -75,9 +65,8 @@ _KEYS, _KEY_TEXTS = frozenset({"whole", "decimal", "moment", "time", "bytes"}), 
 
 def form_of_both(one: TargetColumn, other: TargetColumn) -> Form | None:
     """The form that values of both columns have; None: they cannot be compared."""
-    families = {_FAMILY.get(column.kind, column.kind) for column in (one, other)}
-    same = _measure(one) == _measure(other)
-    match sorted(families):
+    same = _digits(one) == _digits(other)
+    match sorted({one.family, other.family}):
         case ["whole"]:
             return Form.WHOLE
         case ["decimal"] if same:
@@ -98,9 +87,14 @@ def form_of_both(one: TargetColumn, other: TargetColumn) -> Form | None:
             return None
 
 
+def _digits(column: TargetColumn) -> int:
+    """The digits behind the point of a DECIMAL or a time."""
+    return column.measures[1] if column.family == "decimal" else max(column.measures[0], 0)
+
+
 def orders(column: TargetColumn) -> bool:
     """Whether the column may be part of a key whose ranges are read: a server sorts it as it compares it with a literal."""
-    return column.kind in _KEY_TEXTS or (_FAMILY.get(column.kind) in _KEYS and column.kind != "bit")
+    return column.kind in _KEY_TEXTS or (column.family in _KEYS and column.kind != "bit")
 
 
 def sort_alike(one: TargetColumn, other: TargetColumn) -> bool:
@@ -114,7 +108,7 @@ def read_as(column: TargetColumn) -> str:
     name = quote_name(column.name)
     if column.kind == "bit":
         return f"CAST({name} AS UNSIGNED)"
-    if _FAMILY.get(column.kind) == "float":
+    if column.family == "float":
         return f"{name} * 1e0"  # as FLOAT, servers show six digits
     return f"{name} + 0" if column.kind == "year" or "zerofill" in column.type.lower() else name
 
@@ -189,12 +183,10 @@ def _time(text: bytes) -> bytes:
 
 
 def _document(text: bytes) -> bytes:
-    """The document without regard to the order of keys and to spaces; 1 is 1.0."""
     try:
-        found = json.loads(text, parse_float=lambda number: int(value) if (value := float(number)).is_integer() else value)
+        return document_text(json.loads(text)).encode("utf-8", "surrogatepass")
     except ValueError:
         return text
-    return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
 
 _CANONICAL: Mapping[Form, Callable[[bytes], bytes]] = {
@@ -203,13 +195,6 @@ _CANONICAL: Mapping[Form, Callable[[bytes], bytes]] = {
     Form.TIME: _time,
     Form.DOCUMENT: _document,
 }
-
-
-def _measure(column: TargetColumn) -> str:
-    """The digits behind the point of a DECIMAL or a time."""
-    inside = re.search(r"\(([\d, ]+)\)", column.type)
-    digits = inside[1].split(",")[-1].strip() if inside else "0"
-    return digits if _FAMILY.get(column.kind) != "decimal" or (inside and "," in inside[1]) else "0"
 
 
 def literal_of(form: Form, value: bytes | None) -> str:

@@ -22,15 +22,17 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string
+from pyspark_tidb_binlog.schemas.table_changes import AddColumn, AddKey
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, ColumnType, IndexColumn, IndexInfo, TableInfo
+from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import Alteration
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedDdl
-from pyspark_tidb_binlog.sinks.mysql.ddl.presence import has_key
+from pyspark_tidb_binlog.sinks.mysql.ddl.presence import MissingChange, Presence, has_key
 from pyspark_tidb_binlog.sinks.mysql.ddl.table_sql import LOBS, column_definition, index_definition
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, is_text_or_words, spelled
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.exactness import holds_less, misfit
+from pyspark_tidb_binlog.sinks.mysql.exactness import holds_less
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
-from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetTable
 from pyspark_tidb_binlog.sinks.verify.canonical import form_of_both
 from pyspark_tidb_binlog.sinks.verify.explanation import reason
 
@@ -42,7 +44,6 @@ _TYPES = {
     **{"char": ColumnType.STRING, "binary": ColumnType.STRING, "varbinary": ColumnType.VARCHAR},
     **{"integer": ColumnType.INT, "numeric": ColumnType.DECIMAL, "real": ColumnType.DOUBLE},
 }
-_TIMES = frozenset({*_MOMENTS, ColumnType.TIME})
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _TEXTS = frozenset({"char", "varchar", "enum", "set"})
 _DIGITS = Context(prec=100)
@@ -77,12 +78,18 @@ class Standard:
 
 def unlike(upstream: TargetTable, target: TargetTable, wanted: Collection[str], standard: Standard) -> Iterator[NotCompared]:
     """Yield how the target's definition differs. ``wanted``: the replicated columns, in lower case; empty: all."""
-    judge = _Judge(upstream, target, info_of(upstream, wanted, standard.upstream), standard)
-    for column in judge.info.columns:
+    info = info_of(upstream, wanted, standard.upstream)
+    made = Alteration.of(replace(info, columns=(), indexes=()), info, "", standard.dialect)
+    assert made is not None  # no column is gone
+    judge = _Judge(upstream, target, info, standard, Presence(made, target))
+    for column in info.columns:
         yield from judge.column(column)
-    for key in (*upstream.unique_keys, *upstream.other_keys):
+    for key in info.indexes:
         yield from judge.key(key)
-    if (folded := folded_keys(judge.info, target, standard.apply, standard.dialect)) is not None:
+    for name in [key.name for key in (*upstream.unique_keys, *upstream.other_keys) if "" in key.names and target.key(key.name) is None]:
+        none = "a MariaDB has none" if standard.dialect.flavour is Flavour.MARIADB else ""
+        yield judge.remark(name, MissingChange(f"key {name}, which is over an expression, is missing", "key"), allowed=none)
+    if (folded := folded_keys(info, target, standard.apply, standard.dialect)) is not None:
         yield NotCompared(f"{folded.what}: {folded.todo}", by_intent=not folded.known, compared=True)
 
 
@@ -95,68 +102,54 @@ class _Judge:
     info: TableInfo
     """The upstream's, with the replicated columns."""
     standard: Standard
+    presence: Presence
+    """Of all that ``info`` has."""
 
     def column(self, column: ColumnInfo) -> Iterator[NotCompared]:
         """Yield how the target's column differs."""
-        ours, there, dialect = self.upstream.column(column.name), self.target.column(column.name), self.standard.dialect
+        name, dialect, lack = column.name, self.standard.dialect, self.presence.lack(AddColumn(column, ""))
+        ours, there = self.upstream.column(name), self.target.column(name)
         assert ours is not None
         definition = column_definition(column, self.info, dialect, explicit=True) if _is_known(column, ours) else ""
-        if there is None:
-            mend = definition and f"ADD COLUMN {definition}"
-            yield self._named(column.name, f"{column.name}: the target lacks it", mend, lacks=True, compared=False)
+        if lack is not None and there is None:
+            yield self.remark(name, lack, definition and f"ADD COLUMN {definition}")
+        if there is None or column.generated or there.generated or form_of_both(ours, there) is None:
             return
-        if column.generated or there.generated or form_of_both(ours, there) is None:
-            return
-        for words, holds in _column_unlike(column, self.info, there, dialect):
-            mend = definition and f"MODIFY COLUMN {definition}"
-            yield NotCompared(words, True, compared=True) if holds else self._named(column.name, words, mend)
+        # What each setting of the upstream's collations makes: existing tables keep theirs when it changes.
+        dialects = [replace(dialect, nopad=nopad, binary=binary) for nopad in (True, False) for binary in (True, False)]
+        known = [c for d in dialects for c in (d.column_charset(column, self.info), d.charset(column.charset, column.collate))]
+        if lack is None and is_text_or_words(column) and spelled(there.collation) not in {spelled(one.collate) for one in known}:
+            wanted = dialect.column_charset(column, self.info).collate
+            yield NotCompared(f"column {name} is {there.collation} instead of {wanted}", by_intent=True, compared=True)
+        elif lack is not None and holds_less(there, column, {one.charset for one in known}):
+            yield self.remark(name, lack, definition and f"MODIFY COLUMN {definition}")
+        elif lack is not None:
+            yield NotCompared(lack.words, by_intent=True, compared=True)
         was, now = _literal(ours, self.standard.upstream), _literal(there, dialect.flavour)
         if was is not None and not _same_default(was, now) and (now is not None or there.default is None):
             shown = quote_string(str(was))
-            mend = f"ALTER COLUMN {quote_name(column.name)} SET DEFAULT {shown}"
-            yield self._named(column.name, f"column {column.name} has another default than {shown}", mend)
+            other = MissingChange(f"column {name} has another default than {shown}", "option")
+            yield self.remark(name, other, f"ALTER COLUMN {quote_name(name)} SET DEFAULT {shown}")
 
-    def key(self, key: TargetKey) -> Iterator[NotCompared]:
+    def key(self, key: IndexInfo) -> Iterator[NotCompared]:
         """Yield how the target's keys lack this one. If they lack one of its columns, that is named already."""
-        index = next((i for i in self.info.indexes if i.name == key.name), None)
-        if index is not None and all(self.target.column(name) for name, _ in key.columns) and not _has(key, index, self.target, self.info):
-            mend = f"ADD {index_definition(index, self.standard.dialect, self.info)}"
-            yield self._named(key.name, f"key {key.name} missing or different", mend, lacks=True)
-        elif not all(name for name, _ in key.columns) and self.target.key(key.name) is None:
-            words = f"key {key.name}, which is over an expression, is missing"
-            none = self.standard.dialect.flavour is Flavour.MARIADB
-            yield NotCompared(f"{words}: a MariaDB has none", True, compared=True) if none else self._named(key.name, words, lacks=True)
+        target, names, lack = self.target, [part.name.lower() for part in key.columns], self.presence.lack(AddKey(key))
+        if key.unique:
+            has = any(has_key(replace(key, name=one.name), target, self.info) for one in target.unique_keys)
+        else:
+            begins = [[n.lower() for n, _ in one.columns[: len(names)]] for one in (*target.unique_keys, *target.other_keys)]
+            has = names in begins
+        if lack is not None and not has and all(map(target.column, names)):
+            yield self.remark(key.name, lack, f"ADD {index_definition(key, self.standard.dialect, self.info)}")
 
-    def _named(self, name: str, words: str, clause: str = "", *, lacks: bool = False, compared: bool = True) -> NotCompared:
-        """A difference, which is by intent if a DDL's record has it, or the settings allow that the target ``lacks`` it."""
+    def remark(self, name: str, lack: MissingChange, clause: str = "", allowed: str = "") -> NotCompared:
+        """A difference, which is by intent if a DDL's record has it, or it is ``allowed``: by the settings, a column or key that the target lacks."""
         target = self.target.schema, self.target.name
-        why = reason(self.standard.recorded, (self.upstream.schema, self.upstream.name), target, name)
-        if not why and lacks and self.standard.apply.partial_columns:
-            why = "sync-mode = 2 or sync-ddl = false allows that"
+        if lack.kind in ("column", "key") and self.standard.apply.partial_columns:
+            allowed = allowed or "sync-mode = 2 or sync-ddl = false allows that"
+        why = reason(self.standard.recorded, (self.upstream.schema, self.upstream.name), target, name) or allowed
         mend = f"ALTER TABLE {table_name(*target)} {clause}" if clause and not why else ""
-        return NotCompared(f"{words}: {why}" if why else words, bool(why), mend, compared)
-
-
-def _column_unlike(column: ColumnInfo, info: TableInfo, there: TargetColumn, dialect: Dialect) -> Iterator[tuple[str, bool]]:
-    """Yield what differs, and whether the target's column holds all values still."""
-    dialects = [replace(dialect, nopad=nopad, binary=binary) for nopad in (True, False) for binary in (True, False)]
-    wanted = dialect.column_charset(column, info)
-    # What each setting of the upstream's collations makes: existing tables keep theirs when it changes.
-    known = [*(d.column_charset(column, info) for d in dialects), *(d.charset(column.charset, column.collate) for d in dialects)]
-    own = replace(dialect, nopad=False).charset(column.charset, column.collate).charset
-    if words := misfit(there, column, None, wanted, own):
-        yield f"column {column.name} is {words}", not holds_less(there, column, {wanted.charset, own})
-    elif is_text_or_words(column) and spelled(there.collation) not in {spelled(one.collate) for one in known}:
-        yield f"column {column.name} is {there.collation} instead of {wanted.collate}", True
-
-
-def _has(key: TargetKey, index: IndexInfo, target: TargetTable, info: TableInfo) -> bool:
-    if has_key(index, target, info):
-        return True
-    if key.unique:
-        return any(has_key(replace(index, name=one.name, primary=False, unique=True), target, info) for one in target.unique_keys)
-    names = [name.lower() for name, _ in key.columns]
-    return any([name.lower() for name, _ in one.columns[: len(names)]] == names for one in (*target.unique_keys, *target.other_keys))
+        return NotCompared(f"{lack.words}: {why}" if why else lack.words, bool(why), mend, compared=lack.kind != "column")
 
 
 def info_of(table: TargetTable, wanted: Collection[str], flavour: Flavour) -> TableInfo:
@@ -174,8 +167,7 @@ def info_of(table: TargetTable, wanted: Collection[str], flavour: Flavour) -> Ta
 
 def _info(place: int, column: TargetColumn, flavour: Flavour) -> ColumnInfo:
     tp = _TYPES.get(column.kind, ColumnType.UNSPECIFIED)
-    numbers = [] if column.words else [int(n) for n in re.findall(r"\d+", column.type.partition("(")[2].partition(")")[0])]
-    flen, decimal, *_ = (-1, *numbers, -1) if tp in _TIMES else (*numbers, -1, -1)
+    flen, decimal = (-1, column.measures[0]) if column.family in ("moment", "time") else column.measures
     flag = 0 if column.nullable else int(ColumnFlag.NOT_NULL)
     flag |= int(ColumnFlag.UNSIGNED) if column.unsigned else 0
     flag |= int(ColumnFlag.AUTO_INCREMENT) if column.auto_increment else 0

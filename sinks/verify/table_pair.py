@@ -65,8 +65,6 @@ class TableSide:
 class TablePair:
     """A table on both sides."""
 
-    name: str
-    """Upstream, ``db.table``."""
     target_name: tuple[str, str]
     columns: tuple[ColumnPair, ...]
     key: tuple[int, ...]
@@ -81,14 +79,13 @@ class TablePair:
 class Intent:
     """What the settings and the record leave out."""
 
-    selection: Selection
     frozen: FrozenTables
     standard: Standard
 
-    @classmethod
-    def of(cls, frozen: FrozenTables, standard: Standard) -> "Intent":
-        """Read the settings."""
-        return cls(Selection.of(standard.apply), frozen, standard)
+    @property
+    def selection(self) -> Selection:
+        """The settings' filters and routes."""
+        return Selection.of(self.standard.apply)
 
     def against(self, table: TargetTable) -> str:
         """Why the rows of a table of the upstream are no copy by intent; empty: they are one."""
@@ -100,10 +97,8 @@ class Intent:
         return next((f.words for f in self.frozen.values() if (f.schema.lower(), f.name.lower()) == name), "")
 
 
-def pair_of(
-    upstream: TargetTable, target: TargetTable | None, intent: Intent, flavours: tuple[Flavour, Flavour]
-) -> TablePair | NotCompared:
-    """The table on both sides, or why it is not compared. ``flavours``: of the upstream and of the target."""
+def pair_of(upstream: TargetTable, target: TargetTable | None, intent: Intent) -> TablePair | NotCompared:
+    """The table on both sides, or why it is not compared."""
     if words := intent.against(upstream):
         return NotCompared(words, by_intent=True)
     if target is None:
@@ -126,9 +121,9 @@ def pair_of(
     large = [is_large(p.upstream) or is_large(p.target) for p in columns]
     there = [HashedColumn(p.upstream, p.form, many) for p, many in zip(columns, large, strict=True)]
     here = [HashedColumn(p.target, p.form, many) for p, many in zip(columns, large, strict=True)]
-    name = f"{upstream.schema}.{upstream.name}"
-    sides = _side(upstream, there, key, flavours[0]), _side(target, here, key, flavours[1])
-    return TablePair(name, (target.schema, target.name), tuple(columns), key, *sides, tuple(left_out))
+    standard = intent.standard
+    sides = _side(upstream, there, key, standard.upstream), _side(target, here, key, standard.dialect.flavour)
+    return TablePair((target.schema, target.name), tuple(columns), key, *sides, tuple(left_out))
 
 
 def _paired(upstream: TargetTable, target: TargetTable, wanted: Collection[str]) -> Iterator[ColumnPair | NotCompared]:

@@ -268,13 +268,13 @@ class Verification:
         with unlocked(target):
             recorded = remarkable(target, self.apply.checkpoint_schema, self.cluster_id)
             standard = Standard(self.apply, dialect_of(target, self.apply), upstream.flavour, recorded)
-            intent = Intent.of(load_frozen(target, self.apply, self.cluster_id), standard)
+            intent = Intent(load_frozen(target, self.apply, self.cluster_id), standard)
         to = intent.selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:
             return NotCompared(f"the upstream has no such table any more at {standing.at.ts}", by_intent=True)
         here = read_tables(target, [(to.schema, to.name)]).get((to.schema, to.name))
-        return pair_of(there[name], here, intent, (upstream.flavour, target.flavour))
+        return pair_of(there[name], here, intent)
 
     def _compared(self, pair: TablePair, ranges: Sequence[KeyRange], standing: StandingReaders, tally: Tally) -> list[Tally]:
         """Compare ranges, each by another pair of readers."""

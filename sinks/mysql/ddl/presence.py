@@ -234,22 +234,21 @@ def lacks(subject: Subject, dialect: Dialect, after: Tables) -> tuple[MissingCha
 
 def unlike(subject: Subject, dialect: Dialect, table: TableAt, there: TargetTable | None) -> tuple[MissingChange, ...]:
     """Differences between an existing table and the one of the same name that the job creates."""
-    found = [lack for lack in _table_lacks(subject, dialect, None, table, there) if lack and lack.kind not in ("column", UNSEEN.kind)]
+    info = table.info
+    # The primary key that is the integer handle is not among the indexes of the infos.
+    columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in info.handle_columns()) if info.pk_is_handle else ()
+    handle = (IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, ""),) if columns else ()
+    whole = replace(table, info=replace(info, indexes=(*info.indexes, *handle)))
+    found = [lack for lack in _table_lacks(subject, dialect, None, whole, there) if lack and lack.kind not in ("column", UNSEEN.kind)]
     label = table.label
-    if there is None or table.info.is_view or table.info.is_sequence:
+    if there is None or info.is_view or info.is_sequence:
         return tuple(found)
-    wanted, names = tuple(c.name for c in visible(table.info)), tuple(c.name for c in there.columns)
+    wanted, names = tuple(c.name for c in visible(info)), tuple(c.name for c in there.columns)
     if names != wanted:
         found.insert(0, MissingChange(f"{label}: columns {list(names)} instead of {list(wanted)}", "column"))
     if not there.transactional:
         found.append(MissingChange(f"{label}: engine {there.engine} has no transactions", "engine"))
-    # The primary key that is the integer handle is not among the indexes of the infos.
-    columns = tuple(IndexColumn(c.name, c.offset, WHOLE_COLUMN) for c in table.info.handle_columns()) if table.info.pk_is_handle else ()
-    handle = [IndexInfo(0, "PRIMARY", columns, True, True, PUBLIC, False, "")] if columns else []
-    found += [
-        MissingChange(f"{label}: key {key.name} missing or different", "key") for key in handle if not has_key(key, there, table.info)
-    ]
-    known = {index.name.lower() for index in (*table.info.indexes, *handle)}
+    known = {index.name.lower() for index in whole.info.indexes}
     more = [key.name for key in there.unique_keys if key.name.lower() not in known]
     return (*found, *(MissingChange(f"{label}: unique key {name} does not exist upstream", "key") for name in more))
 

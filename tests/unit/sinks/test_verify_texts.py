@@ -7,7 +7,6 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
-from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, canonical, equals, form_of_both, is_large, literal_of
 from pyspark_tidb_binlog.sinks.verify.repair import Row, alike_sql
 from pyspark_tidb_binlog.sinks.verify.standing import NO_WAIT, STATEMENTS
@@ -91,6 +90,8 @@ def test_forms(one: str, other: str, form: Form | None) -> None:
 CANONICAL = [
     (Form.DOCUMENT, b'{"b": [1.0, 2e0, null], "a": "\\u00e4"}', b'{"a":"\xc3\xa4","b":[1,2,null]}', True),
     (Form.DOCUMENT, b"1.5", b"1.50", True),
+    (Form.DOCUMENT, b'"\\ud800"', b' "\\uD800"', True),
+    (Form.DOCUMENT, b"no document", b"no document ", False),
     (Form.DOCUMENT, b"18446744073709551615", b"18446744073709551614", False),
     (Form.DOCUMENT, b'"1"', b"1", False),
     (Form.DOCUMENT, b"[1, 2]", b"[2, 1]", False),
@@ -129,13 +130,16 @@ def table(schema: str, *columns: TargetColumn, key: tuple[str, ...] = ()) -> Tar
     return TargetTable(schema, "t", columns, (TargetKey("PRIMARY", tuple((name, -1) for name in key)),) if key else ())
 
 
+def intent() -> Intent:
+    return Intent({}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB))
+
+
 def test_what_is_sent_for_a_range() -> None:
     columns = column("bigint(20)", "a", nullable=False), column("varchar(9)", "b", "utf8mb4_bin", nullable=False), column("datetime", "c")
     pair = pair_of(
         table("up", *columns, key=("a", "b")),
         table("down", *columns, key=("a", "b")),
-        Intent(Selection(), {}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB)),
-        (Flavour.TIDB, Flavour.MARIADB),
+        intent(),
     )
     assert isinstance(pair, TablePair) and pair.key == (0, 1)
     within = KeyRange("", (b"1", b"'x'"), (b"5", b"'y'"))
@@ -156,12 +160,12 @@ def test_what_is_sent_to_find_rows_without_a_key() -> None:
         column("double", "e"),
     )
     rows: list[Row] = [(b"x", b"1", b"y", b"2", b"0.1"), (b"x", b"3", b"z", b"2", b"1"), (None, None, None, None, None)]
-    pair = pair_of(table("up", *columns), table("down", *columns), Intent(Selection(), {}, False), (Flavour.TIDB, Flavour.MARIADB))
+    pair = pair_of(table("up", *columns), table("down", *columns), intent())
     assert isinstance(pair, TablePair)
     text = "CAST(CONVERT(`a` USING utf8mb4) AS BINARY) <=>"
     where = f"WHERE ({text} 'x' AND `d` <=> 2) OR ({text} NULL AND `d` <=> NULL)"
     assert alike_sql(pair, pair.upstream, rows, Flavour.TIDB).decode() == f"SELECT `a`, `b`, `c`, `d`, `e` * 1e0 FROM `up`.`t` {where}"
-    documents = pair_of(table("up", columns[1]), table("down", columns[1]), Intent(Selection(), {}, False), (Flavour.TIDB, Flavour.MARIADB))
+    documents = pair_of(table("up", columns[1]), table("down", columns[1]), intent())
     assert isinstance(documents, TablePair)
     assert alike_sql(documents, documents.target, [(b"1",)], Flavour.MARIADB).decode() == "SELECT `b` FROM `down`.`t` WHERE TRUE"
 
@@ -183,7 +187,6 @@ def test_keys_whose_ranges_are_not_read(kind: str, nullable: bool, there: tuple[
     pair = pair_of(
         table("up", *columns, key=("a",)),
         table("down", *columns, key=there),
-        Intent(Selection(), {}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB)),
-        (Flavour.TIDB, Flavour.MARIADB),
+        intent(),
     )
     assert isinstance(pair, TablePair) and pair.key == ()
