@@ -65,7 +65,9 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     stop = stop_on_signals()
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
     run, flavour = verification(config, upstream, [p.strip() for p in given.tables.split(",") if p.strip()], rate)
-    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
+    # A verification that somebody asks for does not take over what an endless one has seen up to an hour ago.
+    compares = f"{given.tables or ALL} of {words_for(config).where}{', again and again' if given.follow else ''}"
+    retention = days_or_duration(config.delta_retention)
     record = VerificationTable(verification_dir(config.delta_dir), retention, flavour, compares)
     repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
     with contextlib.closing(run):
@@ -79,7 +81,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         begun = record.begin(afresh=given.afresh)
         if begun.run:
             view.say(f"goes on where the run of {begun.run} ended; {len(begun.tables)} tables were equal (--afresh begins anew)")
-        run.equal, run.done = begun.parts, begun.tables.keys()
+        run.equal, run.done = begun.parts, begun.ids
         tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
         well = _taken(config, run, view, record, repairs, tables, stop)
     if record.trouble:

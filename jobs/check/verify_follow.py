@@ -91,7 +91,7 @@ class Follow:
         while True:
             if time.monotonic() >= self._pass_at:
                 begun = self.record.begin(afresh=False)
-                self.run.equal, self.run.done = begun.parts, begun.tables.keys()
+                self.run.equal, self.run.done = begun.parts, begun.ids
                 for found in self.run.run():
                     yield found
                     yield from self._differed()

@@ -142,6 +142,10 @@ class Readers:
                 ) from error
             yield StandingReaders(at, tuple(map(SidePair, upstreams, targets)), newest, time.monotonic())
 
+    def table_ids(self, upstream: Session) -> dict[tuple[str, str], int]:
+        """``SnapshotSource.table_ids``."""
+        return self._source.table_ids(upstream)
+
     def ddls(self, session: Session) -> tuple[int, int]:
         """Number and checksum of the recorded DDLs, in the session's snapshot."""
         ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])

@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
         pa.field("found", pa.string()),
         pa.field("sql", pa.list_(pa.string())),
         pa.field("words", pa.string()),
+        pa.field("table_id", pa.int64()),
     ]
 )
 """Unknown values are null."""
@@ -71,6 +72,8 @@ class Begun:
     tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Of each table that was equal: S, and how many rows it had."""
     parts: Mapping[str, EqualRows] = field(default_factory=dict)
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """TiDB's ids of ``tables``; 0: unknown."""
 
 
 _NEWEST = """
@@ -140,7 +143,7 @@ class VerificationTable(AppendedTable):
             counts = {"rows": tally.rows, "equal": tally.rows, "differing": 0}
             if not repaired:
                 counts |= {"equal": tally.equal, "differing": tally.differing}
-            rows.append({"kind": "table", "words": "; ".join(words) or None} | counts)
+            rows.append({"kind": "table", "words": "; ".join(words) or None, "table_id": found.table_id} | counts)
         self._write([about | row for row in rows])
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
@@ -206,7 +209,7 @@ def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
         if row["kind"] == "part" and row["table"] not in tables:
             key = json.loads(row["key"])
             parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"], row["commit_ts"])
-    return Begun(rows[0]["run"], tables, parts)
+    return Begun(rows[0]["run"], tables, parts, {row["table"]: row["table_id"] or 0 for row in whole})
 
 
 def _difference(difference: RowDifference, flavour: Flavour) -> dict[str, Any]:
