@@ -79,8 +79,9 @@ class Begun:
 _NEWEST = """
 SELECT "table", differing, recorded_at FROM (
     SELECT "table", differing, recorded_at, row_number() OVER (PARTITION BY "table" ORDER BY recorded_at DESC) AS place FROM t
-    WHERE kind = 'table' AND run >= COALESCE(
-        (SELECT max(e.run) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'), '')
+    WHERE kind = 'table' AND recorded_at >= COALESCE(
+        (SELECT max(b.recorded_at) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'),
+        TIMESTAMP '1970-01-01T00:00:00Z')
 ) WHERE place = 1 ORDER BY "table"
 """
 """The last verification of each table. What the last whole run has not seen is no table any more."""
