@@ -159,11 +159,14 @@ class Readers:
             NotUsableYet: as ``standing``.
             SnapshotCollected: as ``standing``.
         """
+        upstreams = self._source.within(self._config.target.read_timeout)
+        with upstreams.newest():
+            pass  # or the stream would wait for an upstream that does not answer
         with connect(self._config.target, self._config.apply) as session:
             if session.flavour is not Flavour.TIDB:
                 session.execute(SHORTLY)
             at = self._held(session)
-            with self._source.at(at.ts) as upstream:
+            with upstreams.at(at.ts) as upstream:
                 yield HeldTarget(at, upstream, session)
 
     def _held(self, session: Session) -> SnapshotRecord:

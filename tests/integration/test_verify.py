@@ -549,7 +549,12 @@ def test_a_table_that_is_renamed_meanwhile_is_compared_by_its_new_name(site: Ver
         if event.name == "up.a":
             site.both("RENAME TABLE {}.c TO {}.aa")
             later_ddl(site)
-    assert {name: table.tally and table.tally.differing for name, table in found.items()} == {"up.a": 0, "up.b": 0, "up.c": None, "up.aa": 1}
+    assert {name: table.tally and table.tally.differing for name, table in found.items()} == {
+        "up.a": 0,
+        "up.b": 0,
+        "up.c": None,
+        "up.aa": 1,
+    }
 
 
 def test_another_table_of_a_name_is_compared_again(site: VerifySite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

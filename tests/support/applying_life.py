@@ -59,7 +59,12 @@ def applying(life: ApplyingLife, directory: Path) -> Iterator[Applying]:
     with out.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.applying_life", str(file)],
-            env=environ, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
+            env=environ,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
         )
     made = Applying(process, out)
     try:

@@ -50,7 +50,9 @@ class Version:
 class Ddls(DdlMix):
     """DDLs of more kinds, some of them with transactions between their states."""
 
-    def __init__(self, history: "VersionedHistory", sessions: list[WorkloadSession], config: WorkloadConfig, tables: tuple[str, ...]) -> None:
+    def __init__(
+        self, history: "VersionedHistory", sessions: list[WorkloadSession], config: WorkloadConfig, tables: tuple[str, ...]
+    ) -> None:
         super().__init__(history.upstream, sessions, config, tables)
         self._history = history
         self._keys: list[tuple[str, str]] = []
@@ -219,7 +221,11 @@ class VersionedSnapshots(SnapshotSource):
         SnapshotSource.__init__(self, ShippedTarget.of(self.server.target(), Here))
         self._connection = self.server.connect()
         self._session = connect(self.server.target(), ApplyConfig())
-        for sql in (f"CREATE OR REPLACE DATABASE {VERSIONS}", f"USE {VERSIONS}", "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'"):
+        for sql in (
+            f"CREATE OR REPLACE DATABASE {VERSIONS}",
+            f"USE {VERSIONS}",
+            "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'",
+        ):
             self._sql(sql)
         self._sql("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
 

@@ -152,7 +152,9 @@ class Torture:
 
     def dumps(self) -> dict[str, Rows]:
         with self.target.connect() as session, session.cursor() as cursor:
-            cursor.execute("SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables WHERE table_schema IN %s", [DATABASES])
+            cursor.execute(
+                "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables WHERE table_schema IN %s", [DATABASES]
+            )
             return {name: with_documents(rows_of(self.target, name)) for (name,) in cursor.fetchall()}
 
     def spoil(self) -> None:
@@ -196,7 +198,9 @@ class Torture:
             self.counts["differences"] += differing
         self.put_right(found)
         after = self.dumps()
-        assert after == before, [(name, after[name] - before[name], before[name] - after[name]) for name in before if after[name] != before[name]]
+        assert after == before, [
+            (name, after[name] - before[name], before[name] - after[name]) for name in before if after[name] != before[name]
+        ]
 
     def differing(self, name: str, before: Rows, after: Rows) -> int:
         schema, _, table = name.partition(".")
@@ -246,7 +250,9 @@ class Torture:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_verifications(mode: str, fresh_mariadb: PrivateMariaDB, source: PrivateMariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifications(
+    mode: str, fresh_mariadb: PrivateMariaDB, source: PrivateMariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_comparison, "_FEW", 5)
     history = VersionedHistory(f"{SEED} {mode}")
     config = DrainerConfig(
