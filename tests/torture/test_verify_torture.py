@@ -20,6 +20,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.verify import verification
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair
@@ -128,25 +129,20 @@ class Torture:
 
     def spoil_one(self) -> None:
         """One value of one row, outside of its keys."""
-        names = [(name, v) for name, v in self.history.states[-1][1].items() if v.info.handle_columns()]
-        name, version = self.chance.choice(names)
+        version, table = self.chance.choice([(v, ".".join(name)) for name, v in self.history.states[-1][1].items() if v.info.handle_columns()])
         keys = [c.name for c in version.info.handle_columns()]
         keyed = {c.name for i in version.info.indexes for c in i.columns} | set(keys)
-        table = ".".join(name)
-        with self.target.connect() as session, session.cursor() as cursor:
-            cursor.execute("SET SESSION sql_mode = '', time_zone = '+00:00'")
-            with contextlib.suppress(pymysql.err.MySQLError):
-                column = self.chance.choice([c for c in version.info.target_columns() if c.name not in keyed])
-                cursor.execute(f"SELECT {', '.join(keys)} FROM {table} ORDER BY RAND() LIMIT 1")
-                for row in cursor.fetchall():
-                    where = " AND ".join(f"{key} = %s" for key in keys)
-                    value = None if not column.not_null else 0
-                    if cursor.execute(f"UPDATE {table} SET {column.name} = %s WHERE {where}", [value, *row]):
-                        self.counts["spoils beside"] += 1
-                        from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
-
-                        self.spoiled.add((table, tuple(quote_string(v) if isinstance(v, str) else str(v) for v in row)))
-                session.commit()
+        columns = [c for c in version.info.target_columns() if c.name not in keyed]
+        with self.target.connect() as session, session.cursor() as cursor, contextlib.suppress(pymysql.err.MySQLError):
+            cursor.execute("SET SESSION sql_mode = '', time_zone = '+00:00', innodb_lock_wait_timeout = 1")
+            cursor.execute(f"SELECT {', '.join(keys)} FROM {table} ORDER BY RAND() LIMIT 1")
+            for row in cursor.fetchall() if columns else ():
+                column, where = self.chance.choice(columns), " AND ".join(f"{key} = %s" for key in keys)
+                self.spoiled.add((table, tuple(quote_string(v) if isinstance(v, str) else str(v) for v in row)))
+                self.counts["spoils beside"] += cursor.execute(
+                    f"UPDATE {table} SET {column.name} = %s WHERE {where}", [0 if column.not_null else None, *row]
+                )
+            session.commit()
 
     # While no life runs.
 
@@ -228,7 +224,6 @@ class Torture:
 
     def put_right(self, found: dict[str, VerifiedTable] | None = None) -> None:
         """Repair everything; rows that are in each other's way are deleted first."""
-        self.spoiled_all = True
         for _ in range(6):
             found = found or self.verified()
             if not any(table.tally and table.tally.differing for table in found.values()):
@@ -266,8 +261,7 @@ def test_verifications(
     since = time.monotonic()
     try:
         while counts["beside"] < RUNS:
-            applied = sum(end <= torture.ts() for end in history.ends) if counts["lives"] else 0
-            history.extend(max(applied + BATCHES_AHEAD - len(history.ends), 0))
+            history.extend(max(counts["batches"] + BATCHES_AHEAD - len(history.ends), 0))
             history.written_to(file)
             monkeypatch.setattr(standing, "SETTLE_SECONDS", 3.0)
             with applying(ApplyingLife(config, file), tmp_path) as life:
@@ -277,6 +271,7 @@ def test_verifications(
                         time.sleep(0.1)
                 torture.beside(life, torture.chance.uniform(1, 30))
                 counts["kills"] += life.running
+                counts["batches"] += life.batches
             monkeypatch.setattr(standing, "SETTLE_SECONDS", 0.5)
             with contextlib.suppress(NotUsableYet):
                 for _ in range(3):
@@ -285,7 +280,9 @@ def test_verifications(
         monkeypatch.setattr(standing, "SETTLE_SECONDS", 60.0)
         with applying(ApplyingLife(config, file, 0.0), tmp_path) as life:
             assert life.process.wait(300) == 0, life.out.read_text()[-3000:]
-        torture.put_right()
+        for _ in range(10):
+            torture.spoils()
+            counts["cycles"] += 1
         torture.equal(torture.verified())
         assert torture.ts() == history.ends[-1]
     finally:
