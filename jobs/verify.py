@@ -69,7 +69,9 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
     patterns = [pattern.strip() for pattern in given.tables.split(",") if pattern.strip()]
     run, flavour = verification(config, upstream, patterns, rate)
-    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
+    # A verification that somebody asks for does not take over what an endless one has seen up to an hour ago.
+    compares = f"{given.tables or ALL} of {words_for(config).where}{', again and again' if given.follow else ''}"
+    retention = days_or_duration(config.delta_retention)
     record = VerificationTable(config.verification_dir, retention, flavour, compares)
     with contextlib.closing(run):
         names = run.names()

@@ -5,10 +5,12 @@ GC has passed that timestamp, the first statement raises ``SnapshotCollected``. 
 part of the copy knows where it reads.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig, UpstreamConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
@@ -85,6 +87,12 @@ class SnapshotSource:
         """Its address, for people."""
         public = self._account.public
         return public.socket or f"{public.host}:{public.port}"
+
+    def within(self, seconds: float) -> Self:
+        """The same, of which no answer may take longer. For this process alone."""
+        made = copy.copy(self)
+        made._account = ShippedTarget.of(replace(self._account.target(), read_timeout=seconds), Here)
+        return made
 
     def now(self) -> int:
         """A timestamp of the cluster's own clock, taken now: all transactions up to it have committed, or will never."""

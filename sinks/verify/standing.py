@@ -169,6 +169,10 @@ class Readers:
                 raise SnapshotCollected(collected_words(at.ts, self._source.where, NEARER.format(side="stream"))) from error
             yield StandingReaders(at, tuple(map(SidePair, upstreams, targets)), newest, time.monotonic())
 
+    def table_ids(self, upstream: Session) -> dict[tuple[str, str], int]:
+        """``SnapshotSource.table_ids``."""
+        return self._source.table_ids(upstream)
+
     def ddls(self, session: Session) -> tuple[int, int]:
         """Number and checksum of the recorded DDLs, in the session's snapshot."""
         ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])
@@ -182,11 +186,14 @@ class Readers:
             NotUsableYet: as ``standing``.
             SnapshotCollected: as ``standing``.
         """
+        upstreams = self._source.within(self._config.target.read_timeout)
+        with upstreams.newest():
+            pass  # or the stream would wait for an upstream that does not answer
         with connect(self._config.target, self._config.apply) as session:
             if session.flavour is not Flavour.TIDB:
                 session.execute(SHORTLY)
             at = self._held(session)
-            with self._source.at(at.ts) as upstream:
+            with upstreams.at(at.ts) as upstream:
                 yield at, SidePair(upstream, session)
 
     def _held(self, session: Session) -> SnapshotRecord:

@@ -74,6 +74,8 @@ class VerifiedTable:
     """The first S."""
     ddls: tuple[int, int] = (0, 0)
     """The recorded DDLs at the last S."""
+    table_id: int = 0
+    """TiDB's; 0: unknown."""
 
     @property
     def differs(self) -> bool:
@@ -103,7 +105,7 @@ class EqualRows:
     """The first rows of a table by its key, which were equal."""
 
     key: Sequence[str]
-    """The key's columns on both sides: with another type or collation it has other ranges."""
+    """Which table, by TiDB's id, and its key and columns on both sides: another table of the name, or another key or column, is read from its begin."""
     end: Key
     """Exclusive; empty: none are."""
     rows: int
@@ -120,6 +122,8 @@ class Begun:
     tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Of each table that was equal: S, and how many rows it had."""
     parts: Mapping[str, EqualRows] = field(default_factory=dict)
+    ids: Mapping[str, int] = field(default_factory=dict)
+    """TiDB's ids of ``tables``; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +151,21 @@ class Verification:
     pace: Pace = field(default_factory=Pace)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _standing: StandingReaders | None = field(default=None, init=False)
+    _ids: tuple[StandingReaders | None, Mapping[TableName, int]] = field(default=(None, {}), init=False)
+    """TiDB's ids of the upstream's tables at the S of these readers, by names in lower case."""
 
     def run(self, begun: Begun | None = None) -> Iterator[Round | VerifiedTable]:
-        """Compare each table that the settings replicate and a pattern names; a table's rounds come before it. ``begun``: what is not compared again."""
+        """Compare each table that the settings replicate and a pattern names, also those that get such a name meanwhile; a table's rounds come before it.
+
+        ``begun``: what is not compared again.
+        """
         begun = begun or Begun()
+        seen = {label: begun.ids.get(label, 0) for label in begun.tables}
         try:
-            for name in self.names():
-                if (label := ".".join(name)) not in begun.tables:
-                    yield from self.verified(name, begun.parts.get(label))
+            while fresh := {name: number for name, number in self._named().items() if seen.get(".".join(name)) != number}:
+                for name, number in fresh.items():
+                    seen[".".join(name)] = number
+                    yield from self.verified(name, begun.parts.get(".".join(name)))
         finally:
             self.close()
 
@@ -184,6 +195,16 @@ class Verification:
         there = upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply))
         return {name: rows for name, rows in there.items() if self.is_named(name, self.patterns)}
 
+    def _named(self) -> dict[TableName, int]:
+        """The tables, with TiDB's ids; 0: the upstream does not say."""
+        names = self.names()
+        return {name: self._id(name, self._stand()) for name in names}
+
+    def _id(self, name: TableName, standing: StandingReaders) -> int:
+        if self._ids[0] is not standing:
+            self._ids = standing, self.readers.table_ids(standing.pairs[0].upstream)
+        return self._ids[1].get((name[0].lower(), name[1].lower()), 0)
+
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
         return is_replicated(name, TableFilter.of(self.apply)) and self.is_named(name, self.patterns)
@@ -203,10 +224,7 @@ class Verification:
             try:
                 found = self._next(name, self._stand(afresh=tries > 0), so_far)
             except ApplyError as error:
-                named = self._leave(error)
-                if not isinstance(named, AGAIN) and error.errno not in _CHANGED:
-                    raise (named or error) from error
-                tries, why = tries + 1, str(named)
+                tries, why = tries + 1, str(self._again(error))
                 _log.info("%s is read again: %s", label, why)
                 continue
             yield found
@@ -214,6 +232,15 @@ class Verification:
                 return
             tries = 0
         yield in_vain(label, why)
+
+    def _again(self, error: ApplyError) -> ReplicationError:
+        """Close the readers; why the same is read again, one of ``AGAIN``. Another error is raised."""
+        named = self._leave(error) or error
+        if isinstance(named, AGAIN):
+            return named
+        if error.errno in _CHANGED:
+            return TableChanged(str(named))
+        raise named from error
 
     def at(self) -> int:
         """Stand at the newest S."""
@@ -225,12 +252,18 @@ class Verification:
         Raises:
             ApplyError: of ``AGAIN``, if the rows should be compared again at a newer S.
         """
-        standing, tally, label = self._stand(), Tally(), ".".join(name)
+        try:
+            return self._changed(name, images, self._stand())
+        except ApplyError as error:
+            raise self._again(error) from error
+
+    def _changed(self, name: TableName, images: Iterable[Image], standing: StandingReaders) -> VerifiedTable:
+        tally, label = Tally(), ".".join(name)
         pair = self._pair(name, standing)
-        if isinstance(pair, NotCompared):
-            return VerifiedTable(label, standing.at.ts, [pair])
-        if not pair.key:
-            return VerifiedTable(label, standing.at.ts, [NotCompared("it has no key by which changed rows are found", by_intent=True)])
+        if isinstance(pair, NotCompared) or not pair.key:
+            self._require_no_ddl(standing)
+            no_key = NotCompared("it has no key by which changed rows are found", by_intent=True)
+            return VerifiedTable(label, standing.at.ts, [pair if isinstance(pair, NotCompared) else no_key])
         keys = list(keys_of(pair, images))
         for first in range(0, len(keys), _AT_ONCE):
             TableReader(pair, standing.pairs[0]).compare_keys(keys[first : first + _AT_ONCE], tally)
@@ -245,14 +278,14 @@ class Verification:
             if isinstance(made, NotCompared):
                 self._require_no_ddl(standing)
                 return VerifiedTable(label, ts, [made])
-            so_far.goes_on(standing, made)
+            so_far.goes_on(standing, made, self._id(name, standing))
         pair, tally = so_far.pair, so_far.tally
         assert pair is not None
         if not pair.key:
             tally = Tally()
             TableReader(pair, standing.pairs[0]).compare_all(tally)
             self._require_no_ddl(standing)
-            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, ts, standing.at.ddls)
+            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, ts, standing.at.ddls, so_far.table_id)
         since = time.monotonic()
         ranges = list(self._ranges(pair, so_far.end, standing))
         parts = self._compared(pair, ranges, standing, tally)
@@ -261,7 +294,7 @@ class Verification:
         self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
         if so_far.end:
             return Round(label, ts, tally, so_far.equal)
-        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, standing.at.ddls)
+        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, standing.at.ddls, so_far.table_id)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
@@ -313,14 +346,16 @@ class _SoFar:
         self.equal = equal or EqualRows((), (), 0, 0)
         self.end = self.equal.end
         """Of what is compared, exclusive."""
+        self.table_id = 0
 
-    def goes_on(self, standing: StandingReaders, pair: TablePair) -> None:
-        """The next rounds are read by these readers. Ranges of another key say nothing of this one's, and differences of other columns nothing of these."""
-        columns = [pair.columns[place] for place in pair.key]
-        key = [f"{one.name} {one.type} {one.collation}" for column in columns for one in (column.upstream, column.target)]
+    def goes_on(self, standing: StandingReaders, pair: TablePair, table_id: int) -> None:
+        """The next rounds are read by these readers. Ranges of another table or key say nothing of this one's, and rows that were compared by other columns nothing of these."""
+        columns = [*(pair.columns[place] for place in pair.key), *pair.columns]
+        key = [f"table {table_id}", f"key of {len(pair.key)}"]
+        key += [f"{one.name} {one.type} {one.collation}" for column in columns for one in (column.upstream, column.target)]
         if list(self.equal.key) != key or (self.tally.differing and self.pair != pair):
             self.equal, self.end, self.tally = EqualRows(key, (), 0, standing.at.ts), (), Tally()
-        self.standing, self.pair = standing, pair
+        self.standing, self.pair, self.table_id = standing, pair, table_id
 
     def add(self, parts: Sequence[Tally], ranges: Sequence[KeyRange]) -> None:
         """A round is over."""

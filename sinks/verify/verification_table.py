@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
         pa.field("found", pa.string()),
         pa.field("sql", pa.list_(pa.string())),
         pa.field("words", pa.string()),
+        pa.field("table_id", pa.int64()),
     ]
 )
 """Unknown values are null."""
@@ -61,8 +62,9 @@ _AS_OLD = datetime.timedelta(days=1)
 _NEWEST = """
 SELECT "table", differs, differing, recorded_at FROM (
     SELECT "table", differs, differing, recorded_at, row_number() OVER (PARTITION BY "table" ORDER BY recorded_at DESC) AS place FROM t
-    WHERE kind = 'table' AND run >= COALESCE(
-        (SELECT max(e.run) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'), '')
+    WHERE kind = 'table' AND recorded_at >= COALESCE(
+        (SELECT max(b.recorded_at) FROM t AS e JOIN t AS b ON e.run = b.run WHERE e.kind = 'end' AND b.kind = 'begin' AND b.words LIKE '{all} of %'),
+        TIMESTAMP '1970-01-01T00:00:00Z')
 ) WHERE place = 1 ORDER BY "table"
 """
 """The last verification of each table. What the last whole run has not seen is no table any more."""
@@ -138,7 +140,7 @@ class VerificationTable(AppendedTable):
         if (tally := found.tally) is not None:
             rows += [_difference(difference, self._flavour) for difference in tally.listed]
             counts = (tally.rows, 0) if repaired else (tally.equal, tally.differing)
-            table |= {"rows": tally.rows} | dict(zip(("equal", "differing"), counts, strict=True))
+            table |= {"rows": tally.rows, "table_id": found.table_id} | dict(zip(("equal", "differing"), counts, strict=True))
         self._write([about | row for row in (*rows, table)])
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
@@ -196,17 +198,14 @@ class VerificationTable(AppendedTable):
 
 def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
     """What the rows of a run say that was equal. Pure."""
-    tables = {
-        row["table"]: (row["commit_ts"], row["rows"])
-        for row in rows
-        if row["kind"] == "table" and row["differs"] is False and row["rows"] is not None
-    }
+    whole = [row for row in rows if row["kind"] == "table" and row["differs"] is False and row["rows"] is not None]
+    tables = {row["table"]: (row["commit_ts"], row["rows"]) for row in whole}
     parts = dict[str, EqualRows]()
     for row in rows:
         if row["kind"] == "part" and row["table"] not in tables:
             key = json.loads(row["key"])
             parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"], row["commit_ts"])
-    return Begun(rows[0]["run"], tables, parts)
+    return Begun(rows[0]["run"], tables, parts, {row["table"]: row["table_id"] or 0 for row in whole})
 
 
 def _difference(difference: RowDifference, flavour: Flavour) -> dict[str, Any]:

@@ -55,6 +55,17 @@ def test_the_newest_comparison_of_each_table_counts(tmp_path: Path, monkeypatch:
     assert found is not None and (found.tables, found.rows, found.differing) == (2, 0, ()) and found.oldest > oldest
 
 
+def test_what_a_run_finds_counts_although_a_later_one_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(tmp_path, monkeypatch)
+    slow = VerificationTable(runs.uri, 3600.0, Flavour.MARIADB, "d.a of a:1")
+    slow.begin(afresh=True)
+    runs.run(ALL, {"d.a": 0, "d.b": 0})
+    slow.note_table(VerifiedTable("d.a", 7, (), Tally(rows=10, unlisted=3)), [])
+    slow.flush()
+    found = verified_at(runs.uri)
+    assert found is not None and (found.tables, found.differing) == (2, ("d.a",))
+
+
 def test_a_table_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(tmp_path, monkeypatch)
     runs.run(ALL, {"d.a": 0})

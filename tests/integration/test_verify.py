@@ -1,10 +1,12 @@
 """Differences of each kind are found, and nothing else; what is no copy by intent is named; DDLs, open spans and locks while reading."""
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -550,3 +552,89 @@ def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp
     ring.write_text('[syncer]\ndb-type = "file"\n')
     with pytest.raises(ConfigError, match="has no tables on a server"):
         verify.main(["-config", str(ring)])
+
+
+# Which table it is.
+
+
+def twins(site: VerifySite, *names: str) -> None:
+    for name in names:
+        site.both(f"CREATE TABLE {{}}.{name} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {{}}.{name} SELECT seq, seq FROM seq_1_to_20")
+
+
+def test_a_table_that_is_renamed_meanwhile_is_compared_by_its_new_name(site: VerifySite) -> None:
+    twins(site, "a", "b", "c")
+    site.sql("UPDATE down.c SET v = -1 WHERE id = 7")
+    found = dict[str, VerifiedTable]()
+    for event in site.run().run():
+        found[event.name] = event
+        if event.name == "up.a":
+            site.both("RENAME TABLE {}.c TO {}.aa")
+            later_ddl(site)
+    assert {name: table.tally and table.tally.differing for name, table in found.items()} == {
+        "up.a": 0,
+        "up.b": 0,
+        "up.c": None,
+        "up.aa": 1,
+    }
+
+
+def test_another_table_of_a_name_is_compared_again(site: VerifySite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tables swap their names after the first was compared: the second was not, whatever it is called."""
+    twins(site, "a", "b")
+    ids = {("up", "a"): 5, ("up", "b"): 6}
+    monkeypatch.setattr(site.source, "table_ids", lambda session: ids)
+    site.sql("UPDATE down.b SET v = -1 WHERE id = 7")
+    record = recorded(site, tmp_path)
+    record.begin(afresh=False)
+    record.note_table(next(site.run().run()), [])
+    record.flush()
+    site.both("RENAME TABLE {}.a TO {}.x, {}.b TO {}.a, {}.x TO {}.b")
+    ids |= {("up", "a"): 6, ("up", "b"): 5}
+    later_ddl(site)
+    begun = recorded(site, tmp_path).begin(afresh=False)
+    assert begun.ids == {"up.a": 5}
+    run = site.run()
+    run.done = begun.ids
+    assert {table.name: table.tally.differing for table in tables_of(run)} == {"up.a": 1, "up.b": 0}
+
+
+def test_a_run_that_is_continued_with_another_column_compares_it_in_all_rows(site: VerifySite) -> None:
+    filled(site, 300)
+    site.sql("ALTER TABLE down.t DROP COLUMN w")
+    run = site.run()
+    run.pace.size = 20
+    ends = list[EqualRows]()
+    (found,) = tables_of(run, lambda done: ends.append(done.equal))
+    assert "w: the target lacks it" in [one.words for one in found.left_out] and ends[-1].rows >= 100
+    site.sql(found.left_out[0].mend)
+    run = site.run()
+    run.equal = {"up.t": ends[-1]}
+    (found,) = tables_of(run)
+    assert found.tally.differing == 300
+
+
+@pytest.mark.parametrize("ddl", ["DROP COLUMN w", "MODIFY COLUMN w BIGINT", "RENAME TO down.other"])
+def test_changed_rows_are_compared_again_after_a_ddl(site: VerifySite, ddl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it runs before the definitions are read, or after that."""
+    filled(site, 20)
+    run, pair = site.run(), verification.Verification._pair
+
+    def altered(*given: Any) -> object:
+        found = pair(*given)
+        site.record_ddl(9, "intent", 105)
+        site.sql(f"ALTER TABLE down.t {ddl}")
+        return found
+
+    run.at()
+    monkeypatch.setattr(verification.Verification, "_pair", altered)
+    with contextlib.closing(run), pytest.raises(verification.AGAIN):
+        run.changed(("up", "t"), [{"id": 3}])
+    monkeypatch.undo()
+    site.record_ddl(9, "done", 95)
+    site.hold()
+    run._stand(afresh=True)
+    site.record_ddl(10, "intent", 105)
+    site.sql("DROP TABLE IF EXISTS down.t")
+    with contextlib.closing(run), pytest.raises(verification.AGAIN, match="a DDL ran"):
+        run.changed(("up", "t"), [{"id": 3}])

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 import math
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.delta.checkpoint_table import CheckpointRow, DeltaFindings
 from pyspark_tidb_binlog.sinks.mysql import lease
-from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import ONCE, RetryPolicy
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.verify import repairing, standing, table_pair
 from pyspark_tidb_binlog.sinks.verify.canonical import Form
@@ -33,6 +36,7 @@ from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
 from tests.support.eventually import eventually
 from tests.support.killed_fork import killed_at_each_statement
+from tests.support.private_mysql import RealMariaDB
 from tests.support.target_rows import rows_of
 from tests.support.verify_site import MARKS, HeldSnapshots, VerifySite
 
@@ -286,6 +290,62 @@ def test_a_row_that_somebody_else_has_locked_holds_up_the_stream_for_a_second(si
         assert [left.why for left in done.left] == [repairing.LOCKED] and time.monotonic() - since < 10
         other.rollback()
     assert not repaired(site, found).left and same(site)
+
+
+class Halting(PresentSnapshots):
+    """An upstream that does not answer any more, from its first use, or from that for the rows."""
+
+    server: PrivateMariaDB
+    at_once = False
+    halted = 0
+
+    def _halt(self) -> None:
+        self.halted += 1
+        os.kill(self.server.pid, signal.SIGSTOP)
+
+    @contextmanager
+    def newest(self) -> Iterator[Session]:
+        if self.at_once:
+            self._halt()
+        with super().newest() as session:
+            yield session
+
+    def _open_at(self, ts: int) -> Session:
+        self._halt()
+        return super()._open_at(ts)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_upstream_that_does_not_answer_holds_up_the_stream_for_one_timeout(
+    site: VerifySite, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairing, "FEW", RetryPolicy(retries=2))
+    filled(site)
+    site.sql("UPDATE down.t SET v = 'x' WHERE id = 1")
+    found, failed = site.table(), list[BaseException]()
+    with RealMariaDB() as upstream:
+        source = Halting(dataclasses.replace(upstream.target(), read_timeout=300.0))
+        source.server, source.at_once = upstream, at_once
+        config = dataclasses.replace(site.config, target=dataclasses.replace(site.config.target, read_timeout=1.0))
+
+        def repair() -> None:
+            try:
+                Repairing(Readers(config, 1, source, 1)).repair(found)
+            except ApplyError as error:
+                failed.append(error)
+
+        repairs = threading.Thread(target=repair)
+        repairs.start()
+        held = 0.0
+        try:
+            while repairs.is_alive() and held < 10:
+                time.sleep(0.1)
+                held += 0 if is_free(site) else 0.1
+        finally:
+            os.kill(upstream.pid, signal.SIGCONT)
+        repairs.join(30)
+    assert failed and "upstream TiDB" in str(failed[0])
+    assert held <= (0 if at_once else 3)
 
 
 def test_nothing_is_repaired_while_the_target_is_no_copy(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
