@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
@@ -22,7 +23,9 @@ from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
@@ -118,8 +121,29 @@ def verification(
     with connect(config.target, config.apply) as session:
         flavour = session.flavour
         cluster_id = config.source.cluster_id or only_cluster(session, config.apply.checkpoint_schema, table_in_target(config))
+    if upstream is None:
+        _require_cluster(config, source, cluster_id)
     readers = Readers(config, cluster_id, source, config.apply.parts, partial(rest, config))
     return Verification(readers, config.apply, cluster_id, patterns, Pace(rate)), flavour
+
+
+def _require_cluster(config: DrainerConfig, source: SnapshotSource, cluster_id: int) -> None:
+    """Refuse a TiDB of another cluster than the one whose binlogs the Drainer reads; say so where this cannot be told.
+
+    Raises:
+        BootstrapRefused: it is one.
+    """
+    tls = TlsSettings.of(config.source.security)
+    with contextlib.ExitStack() as stack:
+        try:
+            why = unverified(source, cluster_id, partial(servers_at, history_at(config.source, tls, stack), tls))
+        except (ConfigError, PumpUnavailable) as error:
+            why = str(error)
+    if why:
+        print(
+            f"not known whether spark.upstream ({source.where}) is of cluster {cluster_id}, whose binlogs the target has: {why}",
+            file=sys.stderr,
+        )
 
 
 def _explained(config: DrainerConfig, cluster_id: int, found: VerifiedTable) -> list[str]:
