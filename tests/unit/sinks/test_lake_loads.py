@@ -21,6 +21,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.bootstrap import lake_load
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.lake_load import _UpstreamThen
 from pyspark_tidb_binlog.sinks.lake import mirror_round, mirrors
@@ -108,7 +109,7 @@ def test_a_table_that_is_read_while_spark_ends_is_loaded_by_the_next_start(error
 
     then = _UpstreamThen(None, 1, None, {}, lambda: False, Ended())  # type: ignore[arg-type]
     monkeypatch.setattr(then, "_at", lambda attempt: contextlib.nullcontext())
-    monkeypatch.setattr(then, "_ranges", lambda session, mirror: [KeyRange()] * 3)
+    monkeypatch.setattr(lake_load, "ranges_of", lambda source, session, table, ids: [KeyRange()] * 3)
     with pytest.raises(LoadLater, match="Spark has ended"):
         then.files_of(None, "", None)  # type: ignore[arg-type]
 
