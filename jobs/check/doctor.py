@@ -4,7 +4,7 @@ Each line is a check of ``schemas.alarms``: ``ok`` and what was seen, or the sev
 here. ``unknown``: nobody has answered.
 
 Promises: asks only, and takes no lease. Every question has its own thread and time limit, so a peer that is down is a line. The lines are there after
-``SECONDS`` + ``_MORE_SECONDS``, usually sooner. Exit code 0: every check is ok or does not apply; 1: otherwise.
+``_SECONDS`` + ``_MORE_SECONDS``, usually sooner. Exit code 0: every check is ok or does not apply; 1: otherwise.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.check.node_look import SECONDS, Question, asked, drainer_of
+from pyspark_tidb_binlog.jobs.check.node_look import Question, asked, drainer_of
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, finding_lines
 from pyspark_tidb_binlog.jobs.check.preflight import TargetCheck, TargetSeen, UpstreamCheck
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
@@ -41,6 +41,8 @@ from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.verify.verification_table import verified_at
 
+_SECONDS = 10.0
+"""How long a question may take."""
 _MORE_SECONDS = 5.0
 """How much longer the target's may take, which begins anew with what the others have answered."""
 _SIZE = re.compile(r'^binlog_pump_storage_storage_size_bytes\{type="(capacity|available)"\}[ \t]+([0-9.eE+]+)', re.MULTILINE)
@@ -108,21 +110,21 @@ class _History:
 def examined(config: DrainerConfig, address: str = "") -> Examined:
     """Ask everybody at once."""
     tls, db_type = TlsSettings.of(config.source.security), config.apply.db_type
-    drainer = Question(lambda: drainer_of(config, address, tls), SECONDS)
-    pumps = Question(lambda: _pumps(config, tls), SECONDS)
-    history = Question(lambda: _history(config), SECONDS)
-    disks = Question(lambda: _disks(config), SECONDS)
-    findings = Question(lambda: _findings(config), SECONDS)
-    verified = Question(lambda: verified_at(config.verification_dir), SECONDS)
+    drainer = Question(lambda: drainer_of(config, address, tls, _SECONDS / 2), _SECONDS)
+    pumps = Question(lambda: _pumps(config, tls), _SECONDS)
+    history = Question(lambda: _history(config), _SECONDS)
+    disks = Question(lambda: _disks(config), _SECONDS)
+    findings = Question(lambda: _findings(config), _SECONDS)
+    verified = Question(lambda: verified_at(config.verification_dir), _SECONDS)
 
     def sight() -> UpstreamSight:
         known, about = history.answer, pumps.answer
         cluster_id = about.cluster_id if isinstance(about, _Pumps) else config.source.cluster_id
         return replace(known.sight, cluster_id=cluster_id) if isinstance(known, _History) else UpstreamSight(cluster_id, None, dict)
 
-    target = Question(lambda: _target(config, sight), SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
+    target = Question(lambda: _target(config, sight), _SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
     loads = db_type == "lake" and config.upstream.host
-    account = Question(lambda: _account(config, sight()), SECONDS + _MORE_SECONDS) if loads else None
+    account = Question(lambda: _account(config, sight()), _SECONDS + _MORE_SECONDS) if loads else None
     return _Answers(
         config,
         drainer.answer,
@@ -141,7 +143,7 @@ def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
         upstream = UpstreamCheck(config, closing)
         upstream.ask_pumps()
     fit = {pump: address for pump, address in upstream.pumps.items() if pump not in upstream.unfit}
-    pages = {pump: Question(partial(_page, address, tls), SECONDS / 2) for pump, address in fit.items()}
+    pages = {pump: Question(partial(_page, address, tls), _SECONDS / 2) for pump, address in fit.items()}
     texts = {pump: page.answer for pump, page in pages.items()}
     found = tuple(
         PumpFacts(name, upstream.states.get(name, ""), upstream.unfit.get(name, ""), disk=_disk_in(name, texts.get(name, "")))

@@ -19,8 +19,7 @@ from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 A = TypeVar("A")
-SECONDS = 10.0
-"""How long a question may take."""
+_TIMEOUT = 10.0
 
 
 def asked(address: str, method: str, path: str, tls: TlsSettings | None, *, missing: bytes | None = None) -> bytes:
@@ -30,7 +29,7 @@ def asked(address: str, method: str, path: str, tls: TlsSettings | None, *, miss
         PumpUnavailable: the node does not answer, or with an error.
     """
     try:
-        with HttpConnection.to(address, SECONDS, tls=tls or False) as connection:
+        with HttpConnection.to(address, _TIMEOUT, tls=tls or False) as connection:
             answer = connection.request(method, path)
     except (*FAILURES, ValueError) as error:
         raise PumpUnavailable(f"the node at {address} does not answer ({error}); check that it runs and is reachable from here") from error
@@ -84,16 +83,16 @@ class Question(Generic[A]):
         return str(found) if isinstance(found := self._found[0], ReplicationError) else found
 
 
-def drainer_of(config: DrainerConfig, address: str, tls: TlsSettings | None) -> NodeReport | None:
-    """The Drainer with these settings; None: nobody says where it is. ``address``: of a person, in place of the registered one.
+def drainer_of(config: DrainerConfig, address: str, tls: TlsSettings | None, seconds: float = _TIMEOUT) -> NodeReport | None:
+    """The Drainer with these settings; None: nobody says where it is. ``address``: of a person, in place of the registered one. ``seconds``: how long the registry may take.
 
     Raises:
         ConfigError: the registry does not know it.
     """
     name = config.apply.drainer
     if not address and names_registry(config.source):
-        # In half the time: a registry that says nothing is no reason not to ask the Drainer.
-        known = Question(lambda: _registered(config, tls), SECONDS / 2).answer
+        # A registry that says nothing is no reason not to ask the Drainer.
+        known = Question(lambda: _registered(config, tls), seconds).answer
         if isinstance(known, dict):
             if name in known:
                 return _of_this_stream(look(known[name], tls), config, tls)

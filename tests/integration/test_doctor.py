@@ -113,7 +113,7 @@ def test_what_verify_has_found(site: Site, tmp_path: Path) -> None:
     assert site.doctor(spark__delta_dir=str(tmp_path / "delta"))[1]["verified"][0].startswith("ok: "), (
         "the table is newer than what the Drainer has seen"
     )
-    code, found = site.doctor()
+    code, found = site.doctor(spark__delta_dir=str(tmp_path / "elsewhere"))
     assert code == 1 and found["verified"][0].startswith("critical: d.b differ from the upstream (3 rows); "), "only the Drainer reads it"
 
 
