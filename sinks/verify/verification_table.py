@@ -132,7 +132,7 @@ class VerificationTable(AppendedTable):
 
     def note_table(self, found: VerifiedTable, words: Sequence[str], *, repaired: bool = False) -> None:
         """A table was compared. ``words``: what may explain that it differs. ``repaired``: no row of it differs any more."""
-        about = {"table": found.name, "target": found.target, "commit_ts": found.first_ts}
+        about = {"table": found.name, "target": found.target, "commit_ts": found.first_ts or found.ts}
         rows: list[dict[str, Any]] = [
             {"kind": "left out", "words": one.words, "sql": [one.mend] if one.mend else None} for one in found.left_out
         ]
