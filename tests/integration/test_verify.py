@@ -539,12 +539,21 @@ def test_the_command_prints_what_differs(site: VerifySite, tmp_path: Path, capsy
     assert verify.main(["-config", str(file), "--tables", "UP.other", "--rate", "1000"], site.source) == 0
 
 
-def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path) -> None:
+def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = site.written(tmp_path)
     with pytest.raises(ConfigError, match="spark.upstream.host is empty"):
         verify.main(["-config", str(file)])
     with pytest.raises(ConfigError, match="--rate is -1"):
         verify.main(["-config", str(file), "--rate", "-1"], site.source)
+    filled(site, 5)
+    site.hold(3)
+    with pytest.raises(ConfigError, match="--tables nothing,up.x: no table that is replicated has such a name"):
+        verify.main(["-config", str(file), "--tables", "up.t,nothing,down.t,up.x"], site.source)
+    with pytest.raises(SystemExit):
+        verify.main(["-config", str(file), "--others-stopped"], site.source)
+    site.sql("DROP TABLE up.t, down.t")
+    assert verify.main(["-config", str(file)], site.source) == 1
+    assert "no table was compared" in capsys.readouterr().out
     ring = tmp_path / "ring.toml"
     ring.write_text(file.read_text().replace("[syncer]\n", "[syncer]\nloopback-control = true\nchannel-id = 1\n"))
     with pytest.raises(ConfigError, match="in a ring"):

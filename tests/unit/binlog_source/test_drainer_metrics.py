@@ -6,6 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
+from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.events import tso
 
 NOW = 1_700_000_000.0
@@ -123,6 +124,14 @@ def test_ours_stand_beside_them(metrics: DrainerMetrics) -> None:
     assert found['binlog_drainer_spark_findings_total{kind="rows"}'] == 2
     assert found['binlog_drainer_spark_pump_unreachable{nodeID="p2"}'] == 1
     assert found["process_open_fds"] > 0
+
+
+def test_what_verify_has_found_is_text_that_prometheus_reads(metrics: DrainerMetrics) -> None:
+    assert "verified" not in "".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#"))
+    metrics.verified = Verified(9, 7, ("d.a", "d.b"), NOW - 60)
+    lines = metrics.text().decode().splitlines()
+    for name, value in (("differing_rows", "7.0"), ("differing_tables", "2.0"), ("age_seconds", "60.0")):
+        assert f"binlog_drainer_spark_verified_{name} {value}" in lines
 
 
 def test_before_anything_happened_the_board_still_lists_the_drainer() -> None:
