@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
 from pyspark_tidb_binlog.sinks.verify.table_comparison import MOST_LISTED
-from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import RoundDone, VerifiedTable
 
 _BAR = 24
 
@@ -25,7 +25,7 @@ class VerifiedView(Protocol):
     def say(self, words: str) -> None:
         """Show a sentence about the run."""
 
-    def round(self, found: Round) -> None:
+    def round(self, found: RoundDone) -> None:
         """A part of a table was compared."""
 
     def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
@@ -51,7 +51,7 @@ class TextView:
         """See ``VerifiedView``."""
         self._above(words)
 
-    def round(self, found: Round) -> None:
+    def round(self, found: RoundDone) -> None:
         """See ``VerifiedView``."""
         if self._place is not None:
             frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), self._rate(found.tally.rows))
@@ -92,7 +92,7 @@ class JsonView:
         """See ``VerifiedView``."""
         print(json.dumps({"message": words}), flush=True)
 
-    def round(self, found: Round) -> None:
+    def round(self, found: RoundDone) -> None:
         """See ``VerifiedView``."""
 
     def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
@@ -184,7 +184,7 @@ def _both(difference: RowDifference) -> list[str]:
     return [f"{name}: {wanted[name]} upstream, {found[name]} at the target" for name in difference.changed]
 
 
-def progress_line(found: Round, about: int, seen: int, tables: int, rate: float) -> str:
+def progress_line(found: RoundDone, about: int, seen: int, tables: int, rate: float) -> str:
     """How far a run is. ``about``: rows of the table; ``seen``: tables that are done, of ``tables``; ``rate``: rows a second. Pure."""
     rows, differing = found.tally.rows, found.tally.differing
     share = min(rows / about, 0.99) if about else 0.0

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, NotUsableYet, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
-from pyspark_tidb_binlog.sinks.verify.verification import AGAIN, Round, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import AGAIN, RoundDone, Verification, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 
 LOOK_SECONDS = 60.0
@@ -38,9 +38,9 @@ class Follow:
     record: VerificationTable
     _again: list[TableName] = field(default_factory=list, init=False)
     """Tables of which changed rows differed."""
-    _table: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
+    _table: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
     """Over one of these tables; None: none is under way."""
-    _pass: Iterator[Round | VerifiedTable] | None = field(default=None, init=False)
+    _pass: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
     """Over all tables."""
     _differ: set[str] = field(default_factory=set, init=False)
     """Tables that differed when they were compared last."""
@@ -92,7 +92,7 @@ class Follow:
     def _begin(self) -> None:
         self._pass, self._pass_at = self.run.run(self.record.begin(afresh=False)), time.monotonic() + PASS_SECONDS
 
-    def _next(self) -> Round | VerifiedTable | None:
+    def _next(self) -> RoundDone | VerifiedTable | None:
         """The next event; None: there is nothing to do now."""
         while self._table is not None or self._again:
             if self._table is None:

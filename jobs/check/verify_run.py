@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
 from pyspark_tidb_binlog.jobs.check.verified_view import VerifiedView, total_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-from pyspark_tidb_binlog.sinks.verify.verification import Begun, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, RoundDone, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 
 _NOTHING = "no table was compared: none is replicated, or --tables names none (write DB.TABLE, also with * and ?)"
@@ -44,9 +44,9 @@ class VerifyRun:
         self.tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
         return begun
 
-    def take(self, found: Round | VerifiedTable) -> None:
+    def take(self, found: RoundDone | VerifiedTable) -> None:
         """The next event."""
-        if isinstance(found, Round):
+        if isinstance(found, RoundDone):
             self.view.round(found)
             if self.record is not None:
                 self.record.note_part(found)
@@ -60,7 +60,7 @@ class VerifyRun:
             self.record.note_table(found, words, repaired=repaired)
         self.well &= repaired or not found.differs
 
-    def to_its_end(self, events: Iterable[Round | VerifiedTable], stop: threading.Event) -> int:
+    def to_its_end(self, events: Iterable[RoundDone | VerifiedTable], stop: threading.Event) -> int:
         """Take all events, or those until ``stop``; the command's exit code."""
         whole = False
         try:

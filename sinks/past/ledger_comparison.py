@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.past.lake_past import Lake
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable, is_named
 

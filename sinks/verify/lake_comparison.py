@@ -24,11 +24,11 @@ from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, S
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared
 from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, NEARER
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
-from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Begun, Round, VerifiedTable, in_vain, is_named, upstream_names
+from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Begun, RoundDone, VerifiedTable, in_vain, is_named, upstream_names
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class LakeComparison:
         """
         return self._begun()[1]
 
-    def run(self, begun: Begun | None = None) -> Iterator[Round | VerifiedTable]:
+    def run(self, begun: Begun | None = None) -> Iterator[RoundDone | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names; a table's rounds come before it. ``begun``: tables that are not compared again."""
         moment, names = self._begun()
         upstream = {".".join(name): name for name in names}
@@ -118,7 +118,7 @@ class LakeComparison:
             self._moment = LakeMoment.of(self.lake)
         return self._moment
 
-    def _verified(self, name: str, table_id: int) -> Iterator[Round | VerifiedTable]:
+    def _verified(self, name: str, table_id: int) -> Iterator[RoundDone | VerifiedTable]:
         why = ""
         for attempt in range(TRIES):
             if attempt:
@@ -136,7 +136,7 @@ class LakeComparison:
                     _log.info("%s is read again: %s", name, why)
         yield in_vain(name, why)
 
-    def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[Round | VerifiedTable]:
+    def _once(self, name: str, moment: LakeMoment, place: TablePlace | None, sessions: KeptSessions) -> Iterator[RoundDone | VerifiedTable]:
         at = moment.table_at(place) if place is not None else None
         why = _why_not(moment, place, at)
         if why is not None:
@@ -154,7 +154,7 @@ class LakeComparison:
         upstream = [partial(upstream_rows, self.source, sessions, moment.ts, at, within) for within in ranges]
         mirror = [partial(rows_of_mirror, f"{self.lake}/{place.path}", place.version)]
         for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
-            yield Round(name, moment.ts, tally)
+            yield RoundDone(name, moment.ts, tally)
         computed = [
             NotCompared(f"{c.name}: it is computed", by_intent=True) for c in at.info.public_columns() if c.generated and not c.hidden
         ]

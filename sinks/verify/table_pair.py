@@ -16,8 +16,8 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, form_of_both, is_large, orders, read_as, sort_alike, sum_sql
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared, Standard, unlike
 from pyspark_tidb_binlog.sinks.verify.explanation import reason
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard, unlike
 
 
 @dataclass(frozen=True, slots=True)

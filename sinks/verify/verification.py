@@ -27,8 +27,8 @@ from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared, Standard
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
@@ -127,7 +127,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundDone:
     """A round of ranges was compared, and the table has more."""
 
     name: str
@@ -154,7 +154,7 @@ class Verification:
     _ids: tuple[StandingReaders | None, Mapping[TableName, int]] = field(default=(None, {}), init=False)
     """TiDB's ids of the upstream's tables at the S of these readers, by names in lower case."""
 
-    def run(self, begun: Begun | None = None) -> Iterator[Round | VerifiedTable]:
+    def run(self, begun: Begun | None = None) -> Iterator[RoundDone | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names, also those that get such a name meanwhile; a table's rounds come before it.
 
         ``begun``: what is not compared again.
@@ -216,7 +216,7 @@ class Verification:
 
     # One table.
 
-    def verified(self, name: TableName, equal: EqualRows | None = None) -> Iterator[Round | VerifiedTable]:
+    def verified(self, name: TableName, equal: EqualRows | None = None) -> Iterator[RoundDone | VerifiedTable]:
         """Compare one table. ``equal``: its first rows that are not compared again."""
         label = ".".join(name)
         so_far, tries, why = _SoFar(equal), 0, ""
@@ -270,7 +270,7 @@ class Verification:
         self._require_no_ddl(standing)
         return VerifiedTable(label, standing.at.ts, pair.left_out, tally)
 
-    def _next(self, name: TableName, standing: StandingReaders, so_far: "_SoFar") -> Round | VerifiedTable:
+    def _next(self, name: TableName, standing: StandingReaders, so_far: "_SoFar") -> RoundDone | VerifiedTable:
         """Compare the next round of a table."""
         label, ts = ".".join(name), standing.at.ts
         if so_far.standing is not standing:
@@ -293,7 +293,7 @@ class Verification:
         so_far.add(parts, ranges)
         self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
         if so_far.end:
-            return Round(label, ts, tally, so_far.equal)
+            return RoundDone(label, ts, tally, so_far.equal)
         return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, standing.at.ddls, so_far.table_id)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:

@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to
 from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
-from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, RoundDone, VerifiedTable
 
 SCHEMA = pa.schema(
     [
@@ -123,7 +123,7 @@ class VerificationTable(AppendedTable):
             self._write([{"kind": "begin", "words": self._compares}])
         return begun
 
-    def note_part(self, found: Round) -> None:
+    def note_part(self, found: RoundDone) -> None:
         """The first rows of a table are equal."""
         if found.equal is None or not found.equal.end:
             return

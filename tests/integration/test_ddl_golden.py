@@ -21,7 +21,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_here import read_after, take_sna
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
-from pyspark_tidb_binlog.sinks.verify.structure import Standard, unlike
+from pyspark_tidb_binlog.sinks.verify.definition import Standard, unlike
 from tests.support.ddl_jobs import database, history, job, partitions, steps_of, table
 from tests.support.ddl_target import Died, assert_columns, committed, deadly, losses
 from tests.support.golden_case import ddl_steps, load_case

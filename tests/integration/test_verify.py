@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable, to_json
 from pyspark_tidb_binlog.sinks.mysql import lease
 from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification, verification_table
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
-from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, RoundDone, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
 from tests.support.verify_site import MARKS, VerifySite, tables_of
 
@@ -228,7 +228,7 @@ def test_rows_written_behind_s_are_not_seen(site: VerifySite) -> None:
     run.pace.size = 10
     seen: list[int] = []
 
-    def write(done: Round) -> None:
+    def write(done: RoundDone) -> None:
         rows = done.tally.rows
         seen.append(rows)
         site.sql(f"UPDATE up.t SET v = 'later' WHERE w = {rows + 1}", f"DELETE FROM down.t WHERE w = {rows + 15}")
@@ -243,7 +243,7 @@ def test_a_ddl_does_not_wait_for_the_snapshot(site: VerifySite) -> None:
     run.pace.size = 20
     took: list[float] = []
 
-    def alter(done: Round) -> None:
+    def alter(done: RoundDone) -> None:
         if not took:
             site.sql("SET SESSION lock_wait_timeout = 5")
             since = time.monotonic()
@@ -261,7 +261,7 @@ def test_a_table_whose_ddl_runs_meanwhile_is_read_again(site: VerifySite) -> Non
     run.pace.size = 20
     altered: list[int] = []
 
-    def alter(done: Round) -> None:
+    def alter(done: RoundDone) -> None:
         if not altered:
             altered.append(done.tally.rows)
             site.record_ddl(9, "intent", 110)
@@ -288,7 +288,7 @@ def test_ddls_between_rounds_do_not_keep_a_table_from_its_end(site: VerifySite) 
     run.pace.size = 20
     seen = list[int]()
 
-    def ddl(done: Round) -> None:
+    def ddl(done: RoundDone) -> None:
         later_ddl(site)
         run.pace.size = 20
         seen.append(done.tally.rows)
@@ -303,7 +303,7 @@ def test_a_key_that_changes_meanwhile_is_read_from_its_begin(site: VerifySite) -
     run.pace.size = 20
     seen = list[int]()
 
-    def ddl(done: Round) -> None:
+    def ddl(done: RoundDone) -> None:
         seen.append(done.tally.rows)
         if len(seen) == 2:
             site.both("ALTER TABLE {}.t DROP PRIMARY KEY, MODIFY id BIGINT NOT NULL, MODIFY v VARCHAR(40) NOT NULL, ADD PRIMARY KEY (v)")
@@ -432,7 +432,7 @@ def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pyt
     monkeypatch.setattr(verification, "MOST_SECONDS", 0.0)
     site.hold(30)
 
-    def write(done: Round) -> None:
+    def write(done: RoundDone) -> None:
         rows = done.tally.rows
         site.both(f"INSERT INTO {{}}.t VALUES ({-rows}, 'new', 1)", f"DELETE FROM {{}}.t WHERE w = {rows + 30}")
         site.at(site.ts + 1)
@@ -494,7 +494,7 @@ def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: Veri
     run.pace.size = 20
     ends = list[EqualRows]()
 
-    def between(done: Round) -> None:
+    def between(done: RoundDone) -> None:
         assert done.equal is not None
         ends.append(done.equal)
         run.pace.size = 20

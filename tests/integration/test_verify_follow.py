@@ -30,7 +30,7 @@ from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.sinks.mysql.password import Here
 from pyspark_tidb_binlog.sinks.verify import standing
-from pyspark_tidb_binlog.sinks.verify.verification import Round, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import RoundDone, Verification, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verified_at
 from tests.support.eventually import eventually
 from tests.support.mirrored_upstream import MirroredUpstream
@@ -81,7 +81,7 @@ class Shown:
     def say(self, words: str) -> None:
         self.said.append(words)
 
-    def round(self, found: Round) -> None:
+    def round(self, found: RoundDone) -> None:
         pass
 
     def table(self, found: VerifiedTable, words: Sequence[str], result: object = None) -> None:

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.mysql.structure import read_tables
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared, Standard, unlike
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared, Standard, unlike
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
 from tests.support.emulated_stream import EmulatedStream
 from tests.support.shown_tables import as_tidb_shows

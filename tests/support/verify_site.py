@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import ensure_ddl_table
 from pyspark_tidb_binlog.sinks.mysql.password import Here, ShippedTarget
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.verify.standing import STATEMENTS
-from pyspark_tidb_binlog.sinks.verify.verification import Begun, Round, Verification, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import Begun, RoundDone, Verification, VerifiedTable
 from tests.support.leases import held
 from tests.support.recorded import record_in, set_checkpoint
 from tests.support.settings_file import toml
@@ -45,11 +45,13 @@ class HeldSnapshots(SnapshotSource):
         return self._held[ts].pop()
 
 
-def tables_of(run: Verification, between: Callable[[Round], None] = lambda found: None, begun: Begun | None = None) -> list[VerifiedTable]:
+def tables_of(
+    run: Verification, between: Callable[[RoundDone], None] = lambda found: None, begun: Begun | None = None
+) -> list[VerifiedTable]:
     """What a run finds; ``between`` is called between two rounds."""
     found = []
     for event in run.run(begun):
-        if isinstance(event, Round):
+        if isinstance(event, RoundDone):
             between(event)
         else:
             found.append(event)

@@ -7,11 +7,11 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, progress_line, total_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.verify.structure import NotCompared
+from pyspark_tidb_binlog.sinks.verify.definition import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-from pyspark_tidb_binlog.sinks.verify.verification import Round, VerifiedTable
+from pyspark_tidb_binlog.sinks.verify.verification import RoundDone, VerifiedTable
 
-HALF = Round("d.t\x1b", 7, Tally(rows=500))
+HALF = RoundDone("d.t\x1b", 7, Tally(rows=500))
 
 
 class Terminal(io.StringIO):
@@ -32,7 +32,7 @@ def test_the_bar(about: int, line: str) -> None:
 
 
 def test_what_differs_is_in_the_line() -> None:
-    assert "rows, 3 DIFFER; " in progress_line(Round("d.t", 7, Tally(rows=5, unlisted=3)), 10, 0, 1, 1.0)
+    assert "rows, 3 DIFFER; " in progress_line(RoundDone("d.t", 7, Tally(rows=5, unlisted=3)), 10, 0, 1, 1.0)
 
 
 def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, canonical, equals, form_of_both, is_large, literal_of
+from pyspark_tidb_binlog.sinks.verify.definition import Standard
 from pyspark_tidb_binlog.sinks.verify.repair import Row, alike_sql
-from pyspark_tidb_binlog.sinks.verify.structure import Standard
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
 
 
