@@ -29,7 +29,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, rows_of_version
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
-from pyspark_tidb_binlog.sinks.verify.buckets import Buckets, buckets_of
+from pyspark_tidb_binlog.sinks.verify.hash_sums import Buckets, buckets_of
 from pyspark_tidb_binlog.sinks.verify.repair import Image, Kind, Row
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally

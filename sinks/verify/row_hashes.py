@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 from pyspark_tidb_binlog.schemas.changes.variant_values import encoded
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.lake.net_changes import hidden_column, identity, mirror_schema
-from pyspark_tidb_binlog.sinks.verify.buckets import hashes_of, shortened
+from pyspark_tidb_binlog.sinks.verify.hash_sums import hashes_of, shortened
 
 
 @dataclass(frozen=True, slots=True)

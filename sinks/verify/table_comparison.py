@@ -22,8 +22,8 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.upstream_values import cells_of, whole
 from pyspark_tidb_binlog.sinks.mysql.row_packets import Columns
 from pyspark_tidb_binlog.sinks.mysql.session import Session
-from pyspark_tidb_binlog.sinks.verify.buckets import Buckets, buckets_of, hashes_of, shortened
 from pyspark_tidb_binlog.sinks.verify.canonical import COUNTED, Form, canonical
+from pyspark_tidb_binlog.sinks.verify.hash_sums import Buckets, buckets_of, hashes_of, shortened
 from pyspark_tidb_binlog.sinks.verify.repair import Kind, Row, RowDifference, by_kind, compared, counted, identity_of, lookup_sql
 from pyspark_tidb_binlog.sinks.verify.standing import SidePair, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide

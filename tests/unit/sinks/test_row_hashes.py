@@ -12,8 +12,8 @@ from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.net_changes import mirror_cells
-from pyspark_tidb_binlog.sinks.verify.buckets import LONG as LONG_CELL
-from pyspark_tidb_binlog.sinks.verify.buckets import Buckets
+from pyspark_tidb_binlog.sinks.verify.hash_sums import LONG as LONG_CELL
+from pyspark_tidb_binlog.sinks.verify.hash_sums import Buckets
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 
 TEXTS = Table("t", (Column("id", "bigint"), Column("a", "varchar(30)"), Column("b", "longtext")), ("id",))
