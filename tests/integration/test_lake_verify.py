@@ -27,7 +27,7 @@ from pyspark_tidb_binlog.sinks.lake import mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Snapshots
-from pyspark_tidb_binlog.sinks.verify import buckets, lake_comparison, table_comparison
+from pyspark_tidb_binlog.sinks.verify import hash_sums, lake_comparison, table_comparison
 from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
@@ -268,7 +268,7 @@ def test_an_empty_mirror_is_listed_up_to_limits(run: Verified, monkeypatch: pyte
     monkeypatch.setattr(table_comparison, "MOST_LISTED", 10)
     found = run.verified("shop.item")["item"].tally
     assert (found.differing, len(found.listed), found.unlisted, found.equal) == (40, 10, 30, 0)
-    monkeypatch.setattr(buckets, "MOST_ROWS", 5)
+    monkeypatch.setattr(hash_sums, "MOST_ROWS", 5)
     found = run.verified("shop.item")["item"].tally
     assert (found.differing, len(found.listed), found.unlisted) == (40, 5, 35)
 
@@ -400,7 +400,7 @@ def test_the_command_prints_what_differs(run: Verified, spark: SparkSession, tmp
     assert table["explained"][0].endswith("ctl reload-tables -config FILE -tables shop.item") and total["differing"] == 1
     out = said(*by_ledger, code=1)
     assert "shop.item: NOT AS IT SHOULD BE: the mirror lacks 1 of the rows that the ledger makes, and has 1 others\n" in out
-    assert out.endswith("3 tables, 120 rows: 119 equal, 1 differing; 0 tables not compared\n")
+    assert out.endswith("3 tables, 120 rows: 119 equal, 1 differing; 0 tables not compared; 1 NOT AS THEY SHOULD BE\n")
     assert said(*by_ledger, "--tables", "shop.log", code=0).startswith("shop.log: 40 rows at ")
 
 
