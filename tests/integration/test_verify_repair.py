@@ -589,7 +589,7 @@ def test_a_table_that_is_not_as_it_should_be_is_refused(site: VerifySite, file: 
     filled(site)
     site.sql("ALTER TABLE down.t DROP COLUMN u", "DELETE FROM down.t WHERE id = 1")
     code, said = command(site, capsys, "-config", str(file), "--apply")
-    assert code == 1 and "NOT repaired: rows cannot be made right before the table is: u: the target lacks it\n" in said
+    assert code == 1 and "NOT repaired: rows cannot be made right before the table is: column u missing\n" in said
     assert site.session.query("SELECT COUNT(*) FROM down.t") == [(19,)]
 
 
