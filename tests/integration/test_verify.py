@@ -549,7 +549,7 @@ def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp
     site.hold(3)
     with pytest.raises(ConfigError, match="--tables nothing,up.x: no table that is replicated has such a name"):
         verify.main(["-config", str(file), "--tables", "up.t,nothing,down.t,up.x"], site.source)
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--others-stopped says something about --apply"):
         verify.main(["-config", str(file), "--others-stopped"], site.source)
     site.sql("DROP TABLE up.t, down.t")
     assert verify.main(["-config", str(file)], site.source) == 1

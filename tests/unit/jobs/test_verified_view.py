@@ -55,7 +55,7 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys:
         "d.t: NOT AS IT SHOULD BE: not compared: c: the target lacks it",
         "  ALTER x;",
         "d.t: k is z",
-        "d.t: 9 rows at 7 (1970-01-01 00:00:00.000): 2 rows DIFFER",
+        "d.t: 9 rows at 7 (1970-01-01 00:00:00.000): 0 to 2 rows DIFFER",
         "  why",
         "  not listed: 2 rows that differ, or are among such rows",
         "1 tables, 9 rows: 7 equal, 2 differing; 1 tables not compared",
