@@ -11,13 +11,11 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun, patterns_of, record_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
-from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
@@ -27,7 +25,6 @@ from pyspark_tidb_binlog.sinks.past.lake_past import Lake
 from pyspark_tidb_binlog.sinks.past.ledger_comparison import LedgerComparison
 from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison, load_again
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
 _SHOWN, _MOST_TABLES, _MOST_LEFT = 20, 1_000_000, 50
 COMMANDS = {
@@ -75,7 +72,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
             return _undo(lake, given)
         case "verify":
             return VerifyRun(_view(given, {}), None, _load_again).to_its_end(
-                LedgerComparison(lake, _patterns(given)).run(), stop_on_signals()
+                LedgerComparison(lake, patterns_of(given.tables or "")).run(), stop_on_signals()
             )
         case "tables":
             rows = then.tables()
@@ -168,15 +165,12 @@ def _verify_upstream(given: argparse.Namespace, upstream: SnapshotSource | None)
         raise ConfigError("lake verify: --config compares the lake with the upstream, --dir compares it with its ledger: give one of them")
     if config.apply.db_type != "lake":
         raise ConfigError(f"lake verify: syncer.db-type is {config.apply.db_type!r}, not lake")
-    run = LakeComparison(config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, _patterns(given))
-    retention, compares = days_or_duration(config.delta_retention), f"{given.tables or ALL} of {words_for(config).where}"
-    record, stop = VerificationTable(config.verification_dir, retention, Flavour.TIDB, compares), stop_on_signals()
+    run = LakeComparison(
+        config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, patterns_of(given.tables or "")
+    )
+    record, stop = record_of(config, given.tables or "", Flavour.TIDB), stop_on_signals()
     taken = VerifyRun(_view(given, run.names()), record, _load_again)
     return taken.to_its_end(run.run(taken.begin(afresh=given.afresh)), stop)
-
-
-def _patterns(given: argparse.Namespace) -> list[str]:
-    return [pattern.strip() for pattern in (given.tables or "").split(",") if pattern.strip()]
 
 
 def _view(given: argparse.Namespace, about: Mapping[TableName, int]) -> VerifiedView:

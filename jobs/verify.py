@@ -14,15 +14,13 @@ from typing import Any
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.node_look import rest
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
 from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
 from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun, patterns_of, record_of
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -39,7 +37,6 @@ from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.table_comparison import MOST_LISTED
 from pyspark_tidb_binlog.sinks.verify.verification import Pace, Verification, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
 _FOLLOW_RATE, _FOLLOW_SHOWN = 5_000, 20
 
@@ -70,12 +67,10 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
     config = drainer_config(given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
-    patterns = [pattern.strip() for pattern in given.tables.split(",") if pattern.strip()]
+    patterns = patterns_of(given.tables)
     run, flavour = verification(config, upstream, patterns, rate)
     # A verification that somebody asks for does not take over what an endless one has seen up to an hour ago.
-    compares = f"{given.tables or ALL} of {words_for(config).where}{', again and again' if given.follow else ''}"
-    retention = days_or_duration(config.delta_retention)
-    record = VerificationTable(config.verification_dir, retention, flavour, compares)
+    record = record_of(config, given.tables, flavour, ", again and again" if given.follow else "")
     with contextlib.closing(run):
         names = run.names()
         about = {".".join(name): rows for name, rows in names.items()}

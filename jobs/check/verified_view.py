@@ -44,7 +44,7 @@ class TextView:
         """
         self._flavour, self._about, self._with_sql, self._most = flavour, about, with_sql, most
         self._place = InPlace(out) if draws(out, os.environ) else None
-        self._seen, self._rows, self._differing = 0, 0, 0
+        self._seen, self._rows = 0, 0
         self._since = time.monotonic()
 
     def say(self, words: str) -> None:

@@ -5,15 +5,30 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
 from pyspark_tidb_binlog.jobs.check.verified_view import VerifiedView, total_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, RoundDone, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
 _NOTHING = "no table was compared: none is replicated, or --tables names none (write DB.TABLE, also with * and ?)"
 _STOPPED = "ended before all tables were seen: the same command goes on here"
+
+
+def patterns_of(tables: str) -> list[str]:
+    """The patterns of ``--tables``."""
+    return [pattern.strip() for pattern in tables.split(",") if pattern.strip()]
+
+
+def record_of(config: DrainerConfig, tables: str, flavour: Flavour, more: str = "") -> VerificationTable:
+    """The record of a run with these settings and ``--tables``. ``more``: what else tells it from other runs."""
+    compares = f"{tables or ALL} of {words_for(config).where}{more}"
+    return VerificationTable(config.verification_dir, days_or_duration(config.delta_retention), flavour, compares)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@
 
 The upstream's rows become rows of a mirror by the code of a first load, so each value is compared with what the mirror should have.
 
-Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``buckets.MOST_ROWS``, too. Nothing
+Promises: equal tables need memory for their buckets and a block of rows, whatever their size. Differing ones need the rows of ``hash_sums.MOST_ROWS``, too. Nothing
 is written.
 """
 

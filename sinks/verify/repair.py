@@ -1,10 +1,11 @@
 """Rows that differ, and the SQL that makes the target's rows right. Pure; ``repairing`` executes it."""
 
+import datetime
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, delete_head, write_head
@@ -14,6 +15,8 @@ from pyspark_tidb_binlog.sinks.verify.table_pair import TablePair, TableSide
 Row = tuple[bytes | None, ...]
 Image = Mapping[str, str]
 """A row for people: a literal by the name of its column."""
+Values = Mapping[str, Any]
+"""A row before or after a change: values of Python by column."""
 _MOMENTS = frozenset({"timestamp", "datetime"})
 """Kinds of columns that may be ``ON UPDATE CURRENT_TIMESTAMP``."""
 
@@ -136,6 +139,23 @@ class Difference:
 def identity_of(pair: TablePair, row: Row) -> Row:
     """The row's key; without a key its canonical form."""
     return tuple(row[place] for place in pair.key) if pair.key else canonical_row(pair, row)
+
+
+def keys_of(pair: TablePair, images: Iterable[Values]) -> set[Row]:
+    """The keys that rows had before and after changes, as ``canonical.read_as`` has their values. A row from before the key's columns were there has none."""
+    names = [pair.columns[place].upstream.name.lower() for place in pair.key]
+    lowered = ({name.lower(): value for name, value in image.items()} for image in images)
+    return {tuple(_text(image[name]) for name in names) for image in lowered if all(image.get(name) is not None for name in names)}
+
+
+def _text(value: object) -> bytes:
+    match value:
+        case bytes() | bytearray():
+            return bytes(value)
+        case datetime.datetime():
+            return value.replace(tzinfo=None).isoformat(" ").encode()  # it is in UTC, as the sessions are
+        case _:
+            return str(value).encode()
 
 
 def canonical_row(pair: TablePair, row: Row) -> Row:

@@ -7,7 +7,7 @@
 Ranges need not mean the same to both servers. For any boundaries each row is in at least one range on each side: a row is not below the first (open) end, and below the
 last (open) one, so there is a range between. So a row that differs makes the sums of a range differ. A row that another collation puts into another range is found by its key.
 
-Promises: memory holds the rows of ``_FEW`` keys, or of ``buckets.MOST_ROWS`` rows without a key, and the differences that are listed. Nothing is written.
+Promises: memory holds the rows of ``_FEW`` keys, or of ``hash_sums.MOST_ROWS`` rows without a key, and the differences that are listed. Nothing is written.
 """
 
 from collections import Counter

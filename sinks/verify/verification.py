@@ -26,8 +26,8 @@ from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, re
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
-from pyspark_tidb_binlog.sinks.verify.changed_keys import Image, keys_of
 from pyspark_tidb_binlog.sinks.verify.definition import NotCompared, Standard
+from pyspark_tidb_binlog.sinks.verify.repair import Values, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
 from pyspark_tidb_binlog.sinks.verify.table_pair import Intent, TablePair, pair_of
@@ -153,6 +153,11 @@ class Verification:
     _standing: StandingReaders | None = field(default=None, init=False)
     _ids: tuple[StandingReaders | None, Mapping[TableName, int]] = field(default=(None, {}), init=False)
     """TiDB's ids of the upstream's tables at the S of these readers, by names in lower case."""
+    _selection: Selection = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the settings' filters and routes, which each name is asked of."""
+        self._selection = Selection.of(self.apply)
 
     def run(self, begun: Begun | None = None) -> Iterator[RoundDone | VerifiedTable]:
         """Compare each table that the settings replicate and a pattern names, also those that get such a name meanwhile; a table's rounds come before it.
@@ -192,7 +197,7 @@ class Verification:
 
     def names(self) -> dict[TableName, int]:
         """The tables, by their names upstream, with about how many rows each has; 0: the upstream does not say."""
-        there = upstream_names(self._stand().pairs[0].upstream, TableFilter.of(self.apply))
+        there = upstream_names(self._stand().pairs[0].upstream, self._selection.tables)
         return {name: rows for name, rows in there.items() if self.is_named(name, self.patterns)}
 
     def _named(self) -> dict[TableName, int]:
@@ -207,11 +212,11 @@ class Verification:
 
     def compares(self, name: TableName) -> bool:
         """Whether the settings replicate a table, and a pattern names it."""
-        return is_replicated(name, TableFilter.of(self.apply)) and self.is_named(name, self.patterns)
+        return is_replicated(name, self._selection.tables) and self.is_named(name, self.patterns)
 
     def is_named(self, name: TableName, patterns: Sequence[str]) -> bool:
         """Whether one of the patterns, if there are any, is about the table, by its name on either side."""
-        to = Selection.of(self.apply).routes.target(*name)
+        to = self._selection.routes.target(*name)
         return is_named(".".join(name), patterns) or is_named(f"{to.schema}.{to.name}", patterns)
 
     # One table.
@@ -246,7 +251,7 @@ class Verification:
         """Stand at the newest S."""
         return self._stand(afresh=True).at.ts
 
-    def changed(self, name: TableName, images: Iterable[Image]) -> VerifiedTable:
+    def changed(self, name: TableName, images: Iterable[Values]) -> VerifiedTable:
         """Compare the rows of a table that have the keys of ``images``, which are rows before and after changes up to S.
 
         Raises:
@@ -257,7 +262,7 @@ class Verification:
         except ApplyError as error:
             raise self._again(error) from error
 
-    def _changed(self, name: TableName, images: Iterable[Image], standing: StandingReaders) -> VerifiedTable:
+    def _changed(self, name: TableName, images: Iterable[Values], standing: StandingReaders) -> VerifiedTable:
         tally, label = Tally(), ".".join(name)
         pair = self._pair(name, standing)
         if isinstance(pair, NotCompared) or not pair.key:
@@ -302,7 +307,7 @@ class Verification:
             recorded = remarkable(target, self.apply.checkpoint_schema, self.cluster_id)
             standard = Standard(self.apply, dialect_of(target, self.apply), upstream.flavour, recorded)
             intent = Intent(load_frozen(target, self.apply, self.cluster_id), standard)
-        to = intent.selection.routes.target(*name)
+        to = self._selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:
             return NotCompared(f"the upstream has no such table any more at {standing.at.ts}", by_intent=True)

@@ -1,8 +1,6 @@
 """Equal tables are equal while a real stream writes them, by every way of applying; a row that is spoiled meanwhile is found, and no other."""
 
-import contextlib
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +18,7 @@ from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.repairing import Repairing
 from pyspark_tidb_binlog.sinks.verify.standing import Readers
 from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from tests.support.beside import Beside
 from tests.support.bootstrapped_stream import BootstrappedStream
 from tests.support.eventually import eventually
 from tests.support.private_mysql import RealMariaDB
@@ -60,26 +59,21 @@ def stream(
         run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
 
 
-class Workload:
-    """Transactions of every kind, each applied at once, until the end of the block."""
+class Workload(Beside):
+    """Transactions of every kind, each applied at once."""
+
+    pause = 0.0
 
     def __init__(self, stream: BootstrappedStream, seed: int) -> None:
-        self._stream = stream
-        self._seed = seed
-        self._over = threading.Event()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
+        self._stream, self._chance = stream, random.Random(seed)
         self.batches = 0
 
-    def _run(self) -> None:
-        chance = random.Random(self._seed)
-        with contextlib.ExitStack() as noted:
-            noted.push(lambda kind, error, trace: self._failed.append(error) if error else None)
-            while not self._over.is_set():
-                for _ in range(3):
-                    self._stream.change(lambda txn: self._work(txn, chance))
-                self._stream.apply()
-                self.batches += 1
+    def work(self) -> None:
+        for _ in range(3):
+            self._stream.change(lambda txn: self._work(txn, self._chance))
+        self._stream.apply()
+        self.batches += 1
 
     def _work(self, txn: Any, chance: random.Random) -> None:
         rows = {name: sorted(self._stream.upstream.rows(f"shop.{name}")) for name in ("item", "log", "named")}
@@ -90,33 +84,18 @@ class Workload:
         txn.delete("shop.log", chance.choice(rows["log"]))
         txn.update("shop.named", chance.choice(rows["named"]), {"v": chance.randbytes(9)})
 
-    def __enter__(self) -> "Workload":
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        assert not self._failed
-
-
-class Ticks:
+class Ticks(Beside):
     """The upstream's clock goes on while the stream waits for a repair."""
 
+    pause = 0.05
+
     def __init__(self, stream: BootstrappedStream) -> None:
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=lambda: self._run(stream))
+        super().__init__()
+        self._stream = stream
 
-    def _run(self, stream: BootstrappedStream) -> None:
-        while not self._over.wait(0.05):
-            stream.mirror.tick()
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+    def work(self) -> None:
+        self._stream.mirror.tick()
 
 
 def verified(stream: BootstrappedStream) -> dict[str, VerifiedTable]:

@@ -32,6 +32,7 @@ from pyspark_tidb_binlog.sinks.mysql.password import Here
 from pyspark_tidb_binlog.sinks.verify import standing
 from pyspark_tidb_binlog.sinks.verify.verification import RoundDone, Verification, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, verified_at
+from tests.support.beside import Beside
 from tests.support.eventually import eventually
 from tests.support.mirrored_upstream import MirroredUpstream
 from tests.support.private_mysql import RealMariaDB
@@ -137,23 +138,17 @@ def site(tmp_path: Path, mariadb: PrivateMariaDB) -> Iterator[tuple[MirroredUpst
             run_sql(mariadb, f"DROP DATABASE IF EXISTS {name}")
 
 
-class Writing:
-    """Transactions until the end of the block: rows come, change and go in each table."""
+class Writing(Beside):
+    """Rows come, change and go in each table."""
 
     def __init__(self, mirror: MirroredUpstream) -> None:
-        self._mirror = mirror
-        self._over = threading.Event()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
+        self._mirror, self._chance, self._number = mirror, random.Random(3), 0
         self.there: dict[str, dict[int, Any]] = {name: {} for name in KEYS}
 
-    def _run(self) -> None:
-        with contextlib.ExitStack() as noted:
-            noted.push(lambda kind, error, trace: self._failed.append(error) if error else None)
-            chance, number = random.Random(3), 0
-            while not self._over.wait(0.02):
-                number += 1
-                self._mirror.change(partial(self._work, number=number, chance=chance))
+    def work(self) -> None:
+        self._number += 1
+        self._mirror.change(partial(self._work, number=self._number, chance=self._chance))
 
     def _work(self, txn: Any, number: int, chance: random.Random) -> None:
         for name, kinds in KEYS.items():
@@ -165,15 +160,6 @@ class Writing:
             if number % 4 == 0:
                 txn.delete(f"shop.{name}", rows.pop(number - 2))
         txn.insert("shop.log", {"a": chance.randrange(5), "b": "x"})
-
-    def __enter__(self) -> "Writing":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        assert not self._failed
 
 
 @contextlib.contextmanager
