@@ -1,39 +1,42 @@
-"""``./spark-submit.sh demo``: a private MariaDB or a lake, two Pumps, a workload and the drainer on one machine, compared at the end. [spark]
+"""``./spark-submit.sh demo``: a private MariaDB or a lake, two Pumps, a workload and the drainer on one machine, verified at the end. [spark]
 
 The data path: workload (a process with the embedded upstream) -> two Pumps (processes) -> ``Replication``, the stream that ``drainer``
 runs -> MariaDB, or a lake.
 
-Promises: nothing outside a temporary directory is changed, and only a lake stays. Exit code 0 only if every table is equal, in every column and row,
-and the target has no other table.
+Promises: nothing outside a temporary directory is changed, and only a lake stays. Exit code 0 only if ``verify`` finds every table equal.
 """
 
 import contextlib
 import dataclasses
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.check.verified_view import TextView
+from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.lab.compare import Copy, LakeCopy, ServerCopy, TableOutcome, compare
 from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, ProbeWatch, ServerWatch, Sightings, lags, percentile, start_up_end
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, into_lake, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
+from pyspark_tidb_binlog.jobs.lab.upstream_tables import upstream_tables
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.jobs.stream.report import Progress
 from pyspark_tidb_binlog.jobs.stream.reporter import Reporter, reporter_of
 from pyspark_tidb_binlog.jobs.stream.targets import require_server
+from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
+from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 
 ENDS_AT_A_FINDING = {"spark.on-finding": "stop"}
@@ -94,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
         opened = workload.open(PUMPS)
         replication = stack.enter_context(Replication(spark, settings))
         stack.enter_context(to.watch)
-        show = Show(replication, workload, to, opened.upto_ts)
+        show = Show(replication, workload, settings, to, opened.upto_ts)
         return show.run(arguments.seconds, stop, reporter_of(replication.progress, arguments, "demo"))
 
 
@@ -104,8 +107,6 @@ class DemoTarget:
 
     name: str
     watch: ProbeWatch
-    copy: Callable[[Replication], AbstractContextManager[Copy]]
-    """Its tables, once it has all of them."""
     visible: str
     """Where a row is when ``watch`` sees it."""
     look: str = ""
@@ -115,36 +116,20 @@ class DemoTarget:
 def _server(target: TargetConfig, config: DrainerConfig) -> tuple[DemoTarget, DrainerConfig]:
     """A MySQL-protocol server, and the settings that write to it."""
     require_no_stream(target, config.apply, DEMO_CLUSTER)
-    others = _schemas_of_others(target, config)
-
-    @contextlib.contextmanager
-    def copy(replication: Replication) -> Iterator[Copy]:
-        with connect(target, config.apply) as session:
-            yield ServerCopy(session, others)
-
+    _require_none_of_a_demo(target, config)
     watch = ServerWatch(target, config.apply, PROBE, _POLL_SECONDS)
-    return DemoTarget(f"{target.host}:{target.port}", watch, copy, "visible"), dataclasses.replace(config, target=target)
+    return DemoTarget(f"{target.host}:{target.port}", watch, "visible"), dataclasses.replace(config, target=target)
 
 
 def _lake(directory: Path, config: DrainerConfig) -> tuple[DemoTarget, DrainerConfig]:
     """A new lake, and the settings that write to it."""
-
-    @contextlib.contextmanager
-    def copy(replication: Replication) -> Iterator[Copy]:
-        # Not at the top: a demo without a lake needs no delta-rs.
-        from pyspark_tidb_binlog.sinks.past.lake_past import Lake
-
-        # Its end publishes the last moment.
-        replication.close()
-        yield LakeCopy(Lake(build_session("tidb-binlog demo"), directory))
-
     look = f"""the lake stays in {directory}; rm -r removes it:
   its tables: {COMMAND} lake tables --dir {directory}
   rows of one table: {COMMAND} lake show {ORDERS} --dir {directory}
   as DataFrames, now and at any moment before: {document("lake")}
 """
     watch = LakeWatch(directory, PROBE, _POLL_SECONDS)
-    return DemoTarget(str(directory), watch, copy, "visible in the ledger", look), into_lake(config, directory)
+    return DemoTarget(str(directory), watch, "visible in the ledger", look), into_lake(config, directory)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,6 +138,7 @@ class Show:
 
     replication: Replication
     workload: WorkloadProcess
+    settings: DrainerConfig
     to: DemoTarget
     opened_ts: int
     """The upstream's timestamp when its tables were created."""
@@ -182,11 +168,13 @@ class Show:
             self.workload.status()
 
     def _tell(self, reporter: Reporter, written: Status, applied: Progress) -> int:
-        with self.to.copy(self.replication) as copy:
-            outcomes = compare(self.workload, copy)
-        for line in (*_result(outcomes), *lag_lines(self.workload.probes(), self.to.watch.sightings, self.to.visible)):
+        if self.settings.files.dir:
+            # Its end publishes the last moment.
+            self.replication.close()
+        reporter.say("verify compares every table with the upstream's")
+        equal = verified(self.settings, self.workload, reporter.conclude)
+        for line in lag_lines(self.workload.probes(), self.to.watch.sightings, self.to.visible):
             reporter.conclude(line)
-        equal = not any(outcome.difference for outcome in outcomes)
         reporter.conclude(
             f"{counts_line(written, applied)}; " + ("every table is equal" if equal else f"SOMETHING DIFFERS; Spark's log is {log_file()}")
         )
@@ -202,13 +190,19 @@ _NEXT = f"""where to look next:
   changes as DataFrames, the stream and its lag in a notebook: {sample("notebooks/replicate.ipynb")}"""
 
 
-def _result(outcomes: Sequence[TableOutcome]) -> Iterator[str]:
-    width = max(len(outcome.name) for outcome in outcomes)
-    for outcome in outcomes:
-        verdict = f"DIFFERS: {outcome.difference}" if outcome.difference else "equal"
-        yield f"  {outcome.name:<{width}} {outcome.rows:>9,} rows  {verdict}"
-    differing = sum(1 for outcome in outcomes if outcome.difference)
-    yield f"{len(outcomes) - differing} tables equal, {differing} differ"
+def verified(settings: DrainerConfig, workload: WorkloadProcess, write: Callable[[str], None]) -> bool:
+    """Compare the target, which has everything, with a workload that has ended. ``write`` gets the lines of ``verify``; False: something differs."""
+    with upstream_tables(workload) as source:
+        if settings.files.dir:
+            # Not at the top: a demo without a lake needs no delta-rs.
+            from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
+
+            found, flavour = LakeComparison(settings.files.dir, source, settings.apply).run(), Flavour.TIDB
+        else:
+            run, flavour = verification(settings, source)
+            found = run.run()
+        taken = VerifyRun(TextView(flavour, {}, sys.stderr, write), None, lambda table: [])
+        return taken.to_its_end(found, threading.Event()) == 0
 
 
 def lag_lines(probes: Probes, sightings: Sightings, visible: str = "visible") -> Iterator[str]:
@@ -237,11 +231,10 @@ def counts_line(written: Status, applied: Progress) -> str:
     return f"the upstream wrote {wrote}; the Drainer applied {applied.transactions:,}, {applied.row_events:,} and {applied.ddls:,}"
 
 
-def _schemas_of_others(target: TargetConfig, config: DrainerConfig) -> frozenset[str]:
-    """The target's schemas before the demo, and the checkpoint schema; a target with the databases of an earlier demo is refused."""
+def _require_none_of_a_demo(target: TargetConfig, config: DrainerConfig) -> None:
+    """Refuse a target with the databases of an earlier demo."""
     with connect(target, config.apply) as session:
         there = {str(row[0]) for row in session.query("SELECT schema_name FROM information_schema.schemata")}
     found = sorted(there & {DATABASE, ARCHIVE, config.apply.checkpoint_schema})
     if found:
         raise ConfigError(f"the target already has {', '.join(found)}: drop them first, or name another target")
-    return frozenset({*there, config.apply.checkpoint_schema})

@@ -1,7 +1,7 @@
 """``./spark-submit.sh playground``: a small cluster that stays up, to try things on; with ``--target`` or ``--lake`` [spark] also the drainer.
 
 The registry has a fixed address and the cluster a fixed id, so that lines copied from a page work unchanged. Two requests to the registry stop and
-restart the workload.
+restart the workload. At the end a target or a lake is verified.
 
 Promises: Ctrl-C, SIGTERM or SIGHUP ends the playground, which leaves no process and no directory but a lake. A start removes the remains of a killed
 playground. Without ``--target`` and ``--lake`` no JVM starts.
@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Workload
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME, PLAYGROUND_PORT
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.check.verified_view import printed
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -61,6 +62,7 @@ lake.changes("{ORDERS}").where("op = 'update'").selectExpr("commit_time", "befor
 LAG = """\
 SELECT UNIX_TIMESTAMP(NOW(3)) - (CAST(JSON_EXTRACT(checkPoint, '$.commitTS') AS UNSIGNED) >> 18) / 1000 AS lag_seconds FROM tidb_binlog.checkpoint"""
 _LOOK_SECONDS = 1.0
+_CATCH_UP_SECONDS = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -101,10 +103,12 @@ def main(argv: Sequence[str]) -> int:
         workload.begin()
         say(f"is up: {_pumps(workload)}; the workload writes {CALM.rate:g} transactions a second")
         _print(_lines(workload.url, to_a_target=settings is not None))
-        follow = _replicating(stack, arguments, settings, lines, opened.upto_ts, stop, say) if settings is not None else iter(())
+        follow = _replicating(stack, arguments, workload, settings, lines, opened.upto_ts, stop, say) if settings is not None else iter(())
         while not stop.wait(_LOOK_SECONDS):
             workload.status()
             next(follow, None)
+        for _ in follow:
+            pass
         say("stops")
     return 0
 
@@ -112,17 +116,19 @@ def main(argv: Sequence[str]) -> int:
 def _replicating(
     stack: contextlib.ExitStack,
     arguments: argparse.Namespace,
+    workload: WorkloadProcess,
     settings: DrainerConfig,
     lines: Iterator[str],
     tables_ts: int,
     stop: threading.Event,
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure.
+    """Run the drainer's stream, which ends with ``stack``: each step looks at it, and raises its failure. After ``stop`` the target is verified.
 
     ``lines`` are printed when the target has the tables, which are there at ``tables_ts``.
     """
     # without a target nothing of Spark is imported
+    from pyspark_tidb_binlog.jobs.demo import catch_up, verified
     from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
     from pyspark_tidb_binlog.jobs.stream.replication import Replication
     from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
@@ -132,13 +138,20 @@ def _replicating(
     say(f"shows the drainer at {replication.page_url}")
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False
-    while True:
+    while not stop.is_set():
         if not told and replication.reached(tables_ts) and (not settings.files.dir or _is_readable(settings.files.dir, tables_ts)):
             say(f"replicates into {settings.files.dir or 'the private MariaDB'}")
             _print(lines)
             told = True
         yield
         replication.check()
+    if told:
+        say("stops the workload and verifies what the drainer wrote; Ctrl-C ends at once")
+        catch_up(replication, workload.end().upto_ts, _CATCH_UP_SECONDS)
+        if settings.files.dir:
+            # Its end publishes the last moment.
+            replication.close()
+        verified(settings, workload, printed)
 
 
 def _is_readable(lake: str, tables_ts: int) -> bool:

@@ -3,12 +3,12 @@
 Promises: pure; the same random source gives the same values. A value is in the form that ``schemas.codec.rowwriter`` takes.
 """
 
-import json
 import random
 import string
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from pyspark_tidb_binlog.schemas.codec.json_binary import encode_json, json_text
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 
 Draw: TypeAlias = Callable[[random.Random], Any]
@@ -111,11 +111,9 @@ def _text(chance: random.Random, longest: int) -> str:
 
 
 def form_of(column: ColumnInfo) -> str:
-    """How a column is compared with its copy: as ``text``, ``hex`` of its bytes, parsed ``json``, or ``timeN``, text with N digits behind the second."""
+    """How a column is compared with its copy: as ``text``, ``hex`` of its bytes, or parsed ``json``."""
     if column.tp == ColumnType.JSON:
         return "json"
-    if column.tp in (ColumnType.DATETIME, ColumnType.TIMESTAMP):
-        return f"time{column.decimal}"
     binary = column.is_binary and column.tp in _BYTES
     return "hex" if binary or column.tp == ColumnType.BIT else "text"
 
@@ -132,6 +130,15 @@ def comparable(column: ColumnInfo, value: Any) -> str | None:
         case float():
             return repr(value).removesuffix(".0")
         case dict() | list():
-            return json.dumps(value, sort_keys=True)
+            return json_text(encode_json(value))
         case _:
             return str(value)
+
+
+def stored_value(column: ColumnInfo, text: str | None) -> str | bytes | int | None:
+    """What an INSERT writes so that the column shows ``text``, which is in ``form_of(column)``."""
+    if text is None:
+        return None
+    if column.tp == ColumnType.BIT:
+        return int(text, 16)
+    return bytes.fromhex(text) if form_of(column) == "hex" else text

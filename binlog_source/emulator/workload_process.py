@@ -25,8 +25,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
 from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
+from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
 from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.binlog_source.emulator.values import comparable, form_of
+from pyspark_tidb_binlog.binlog_source.emulator.values import comparable
 from pyspark_tidb_binlog.binlog_source.emulator.workload import (
     ORDERS,
     PROBE,
@@ -42,6 +43,7 @@ from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
+from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 
 _OPEN_TIMEOUT = 30.0
 _POLL = steady(0.05)
@@ -157,12 +159,11 @@ class Host:
         """The Pump client's counters. ``ClientStats`` on the client's side."""
         return dataclasses.asdict(self._client.stats() if self._client is not None else ClientStats())
 
-    def tables(self) -> dict[str, list[tuple[str, str]]]:
-        """Every table: its columns in order, as (name, form)."""
+    def tables(self) -> dict[str, Json]:
+        """The table info of every table."""
         upstream = self._opened()
         with upstream.lock:
-            infos = {name: upstream.store.table(name).at(upstream.schema_version) for name in upstream.tables()}
-        return {name: [(column.name, form_of(column)) for column in info.public_columns()] for name, info in infos.items()}
+            return {name: upstream.store.table(name).info for name in upstream.tables()}
 
     def rows(self, table: str) -> list[list[str | None]]:
         """Every row of a table, in comparable form."""
@@ -281,12 +282,12 @@ class WorkloadProcess(ServerProcess):
         """The counters of its Pump client."""
         return ClientStats(**self._call("client"))
 
-    def tables(self) -> dict[str, list[tuple[str, str]]]:
-        """Every table's columns as (name, form)."""
-        return {name: [(column, form) for column, form in columns] for name, columns in self._call("tables").items()}
+    def tables(self) -> dict[str, TableInfo]:
+        """Every table by its name, ``db.table``."""
+        return {name: TableInfo.from_json(info) for name, info in self._call("tables").items()}
 
     def rows(self, table: str) -> list[tuple[str | None, ...]]:
-        """Every row of a table in comparable form."""
+        """Every row of a table, each value in the form of its column (``values.form_of``)."""
         return [tuple(row) for row in self._call("rows", table=table)]
 
     def probes(self, after: int = 0) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from pyspark_tidb_binlog.conf.units import duration_in_words
@@ -35,14 +35,28 @@ class VerifiedView(Protocol):
         """All tables were seen."""
 
 
+def printed(text: str) -> None:
+    """Print at once, also into a pipe."""
+    print(text, flush=True)
+
+
 class TextView:
     """Lines, and below them on a terminal how far it is."""
 
-    def __init__(self, flavour: Flavour, about: Mapping[str, int], out: TextIO, *, with_sql: bool = False, most: int = MOST_LISTED) -> None:
-        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal. ``with_sql``: with what repairs a row. ``most``:
-        differences of a table that are shown.
+    def __init__(
+        self,
+        flavour: Flavour,
+        about: Mapping[str, int],
+        out: TextIO,
+        write: Callable[[str], None] = printed,
+        *,
+        with_sql: bool = False,
+        most: int = MOST_LISTED,
+    ) -> None:
+        """``about``: about how many rows each table has. ``out``: gets the progress if it is a terminal. ``write``: gets the lines. ``with_sql``: with what
+        repairs a row. ``most``: differences of a table that are shown.
         """
-        self._flavour, self._about, self._with_sql, self._most = flavour, about, with_sql, most
+        self._flavour, self._about, self._with_sql, self._most, self._write = flavour, about, with_sql, most, write
         self._place = InPlace(out) if draws(out, os.environ) else None
         self._seen, self._rows = 0, 0
         self._since = time.monotonic()
@@ -76,7 +90,7 @@ class TextView:
     def _above(self, text: str) -> None:
         if self._place is not None:
             self._place.clear()
-        print(text, flush=True)
+        self._write(text)
 
     def _rate(self, rows: int) -> float:
         return (self._rows + rows) / max(time.monotonic() - self._since, 0.001)

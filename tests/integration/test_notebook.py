@@ -11,11 +11,9 @@ from pyspark.sql import DataFrame
 
 from benchmarks.notebook_form import SOURCE, cells_of
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
-from pyspark_tidb_binlog.sinks.mysql.session import connect
+from tests.support.workload_copy import compared
 
 pytestmark = [pytest.mark.spark, pytest.mark.mysql, pytest.mark.grpc]
-OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
 OPS = ["insert", "update", "delete"]
 MARKS = ["_change_type", "_commit_timestamp", "_commit_version", "_change_seq"]
 
@@ -58,8 +56,7 @@ def test_every_cell_runs_and_the_target_is_an_exact_copy(spark, nothing_set, cap
             if "replication.close()" in cell:
                 catch_up(names["replication"], names["workload"].end().upto_ts)
             if "own.close()" in cell:
-                with connect(names["config"].target, names["config"].apply) as session:
-                    outcomes = compare(names["workload"], ServerCopy(session, OTHERS))
+                outcomes = compared(names["workload"], names["config"].target)
                 looks_at(shown, names, capsys.readouterr().out)
             run(cell, names)
             if "replication.close()" in cell:

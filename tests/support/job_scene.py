@@ -16,13 +16,11 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
-from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
-from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.eventually import eventually
 from tests.support.target_rows import run_sql
+from tests.support.workload_copy import differing
 
 ENTRY = str(Path(__file__).parents[2] / "spark-submit.sh")
 LONGEST = 240.0
@@ -168,13 +166,7 @@ class Scene:
 
     def differences(self) -> list[str]:
         """The tables of the target that are not those of the upstream, and why."""
-        with connect(self.target.target(), ApplyConfig()) as session:
-            return [
-                f"{found.name} {found.difference}" for found in compare(self.workload, ServerCopy(session, _OTHERS)) if found.difference
-            ]
-
-
-_OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
+        return differing(self.workload, self.target.target())
 
 
 @contextlib.contextmanager

@@ -17,13 +17,12 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up
-from pyspark_tidb_binlog.jobs.lab.compare import ServerCopy, compare
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import settings_for
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.sinks.mysql.session import connect
 from tests.support.pump_herd import Happened, Herd, Kind, draw
+from tests.support.workload_copy import compared
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.spark, pytest.mark.grpc, pytest.mark.mysql]
 
@@ -35,7 +34,6 @@ WRITE_TIMEOUT = 1.0
 RATE = 300.0
 LONGEST_SILENCE = 10.0
 """Seconds. Each Prewrite may have to wait for the timeout of several Pumps."""
-OTHERS = ("information_schema", "performance_schema", "mysql", "sys", "tidb_binlog")
 
 
 class Pulse(threading.Thread):
@@ -98,8 +96,7 @@ def test_pumps_come_and_go_under_load(
             client, ended = workload.client(), workload.end()
             assert not ended.failure
             catch_up(replication, ended.upto_ts)
-        with connect(fresh_mariadb.target(), settings.apply) as session:
-            outcomes = compare(workload, ServerCopy(session, OTHERS))
+        outcomes = compared(workload, fresh_mariadb.target())
     happened = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     print(
         f"seed {SEED}, {delivery}: {ended.transactions:,} transactions, {ended.ddls} DDLs, at most {pulse.longest_silence:.1f} s without; "
