@@ -214,6 +214,10 @@ bench-plan: setup-dev ## row events to SQL statements
 bench-pump: setup-dev ## write and read rates of a Pump, compared to the disk and a bare grpcio server (BENCH_ARGS=)
 	$(VENV)/python -m benchmarks.bench_pump $(BENCH_ARGS)
 
+.PHONY: bench-verify
+bench-verify: setup ## a million rows verified, compared to the two sides' own checksums; the lag of a stream beside it (BENCH_ARGS=)
+	$(VENV)/python -m benchmarks.bench_verify $(BENCH_ARGS)
+
 .PHONY: ddl-record
 ddl-record: setup ## what each DDL of the cases does to a target, recorded in tests/ddl_record; with RECORD_ARGS=--compare compared to the record
 	$(VENV)/python -m tests.ddl_record.record $(RECORD_ARGS)

@@ -192,7 +192,7 @@ _NEXT = f"""where to look next:
 
 def verified(settings: DrainerConfig, workload: WorkloadProcess, write: Callable[[str], None]) -> bool:
     """Compare the target, which has everything, with a workload that has ended. ``write`` gets the lines of ``verify``; False: something differs."""
-    with upstream_tables(workload) as source:
+    with upstream_tables(workload, rowids=bool(settings.files.dir)) as source:
         if settings.files.dir:
             # Not at the top: a demo without a lake needs no delta-rs.
             from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison

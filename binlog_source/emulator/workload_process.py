@@ -85,7 +85,7 @@ class Host:
                 "status": lambda query: self.status(),
                 "client": lambda query: self.client(),
                 "tables": lambda query: self.tables(),
-                "rows": lambda query: self.rows(query["table"]),
+                "rows": lambda query: self.rows(query["table"], rowids=query["rowids"] == "True"),
                 "probes": lambda query: self._probes[int(query.get("after", 0)) :],
                 "binlog": lambda query: self.service.tell_server(query["status"]),
             },
@@ -165,13 +165,14 @@ class Host:
         with upstream.lock:
             return {name: upstream.store.table(name).info for name in upstream.tables()}
 
-    def rows(self, table: str) -> list[list[str | None]]:
-        """Every row of a table, in comparable form."""
+    def rows(self, table: str, *, rowids: bool) -> list[list[str | None]]:
+        """Every row of a table, in comparable form. ``rowids``: behind its columns the handle of a row that has no other."""
         upstream = self._opened()
         with upstream.lock:
-            columns = upstream.store.table(table).at(upstream.schema_version).public_columns()
-            rows = upstream.rows(table).values()
-        return [[comparable(column, row[column.name]) for column in columns] for row in rows]
+            info = upstream.store.table(table).at(upstream.schema_version)
+            rows = upstream.rows(table).items()
+        more = rowids and not info.handle_columns()
+        return [[comparable(c, row[c.name]) for c in info.public_columns()] + ([str(handle)] if more else []) for handle, row in rows]
 
     def close(self) -> None:
         """Stop the threads and the service."""
@@ -286,9 +287,9 @@ class WorkloadProcess(ServerProcess):
         """Every table by its name, ``db.table``."""
         return {name: TableInfo.from_json(info) for name, info in self._call("tables").items()}
 
-    def rows(self, table: str) -> list[tuple[str | None, ...]]:
-        """Every row of a table, each value in the form of its column (``values.form_of``)."""
-        return [tuple(row) for row in self._call("rows", table=table)]
+    def rows(self, table: str, *, rowids: bool = False) -> list[tuple[str | None, ...]]:
+        """Every row of a table, each value in the form of its column (``values.form_of``). ``rowids``: behind them the handle of a row that has no other."""
+        return [tuple(row) for row in self._call("rows", table=table, rowids=rowids)]
 
     def probes(self, after: int = 0) -> list[tuple[int, int]]:
         """The probe rows past the first ``after``: (id, monotonic nanoseconds at which its commit returned)."""

@@ -180,6 +180,7 @@ def test_a_lake_is_read_with_the_lines_that_are_printed(
         assert re.search(r"^\|demo +\|orders +\|\d+ +\|mirrored\|NULL", capsys.readouterr().out, re.M)
         to_process(job, signal.SIGTERM)
         assert job.wait() == 0, job.said()
+        assert re.search(r"rows: [1-9][\d,]* equal, 0 differing; 0 tables not compared$", job.out.read_text(), re.M), job.said()
         job.leaves_nothing()
     counts = []
     for shown in (now, before):
