@@ -202,7 +202,8 @@ def verified(settings: DrainerConfig, workload: WorkloadProcess, write: Callable
             run, flavour = verification(settings, source)
             found = run.run()
         taken = VerifyRun(TextView(flavour, {}, sys.stderr, write), None, lambda table: [])
-        return taken.to_its_end(found, threading.Event()) == 0
+        equal = taken.to_its_end(found, threading.Event()) == 0
+        return equal and all(table.tally is not None for table in taken.tables)
 
 
 def lag_lines(probes: Probes, sightings: Sightings, visible: str = "visible") -> Iterator[str]:

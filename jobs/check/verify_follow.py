@@ -9,7 +9,7 @@ Promises: reads only. What cannot be compared now (a DDL runs, a server is away,
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import source_options
@@ -37,7 +37,9 @@ class Follow:
     taken: VerifyRun
     record: VerificationTable
     _again: list[TableName] = field(default_factory=list, init=False)
-    """Tables of which changed rows differed."""
+    """Tables of which changed rows differed, or that have a new name."""
+    _named: Mapping[TableName, int] = field(default_factory=dict, init=False)
+    """The upstream's tables at the last look, with TiDB's ids."""
     _table: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
     """Over one of these tables; None: none is under way."""
     _pass: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
@@ -71,6 +73,9 @@ class Follow:
     def _look(self, after_ts: int) -> int:
         """Compare what has changed after ``after_ts``; the new S. 0: nothing was compared before."""
         ts = self.run.at()
+        known, self._named = self._named, self.run.named()
+        # What was logged of a table under its name before is found by none.
+        self._again += [name for name, number in self._named.items() if known and known.get(name) != number]
         if not after_ts or ts <= after_ts:
             return ts
         found = list[VerifiedTable]()

@@ -43,6 +43,7 @@ _ROUND_SECONDS = 1.0
 _CHANGED = frozenset({1054, 1146, 1412})
 """The table is not as it was when the snapshot was taken: no such column, no such table, another definition."""
 _NO_TABLES = ("VIEW", "SYSTEM VIEW", "SEQUENCE")
+_ONLY_AT_TARGET = NotCompared("only the target has it: it was made there, or its DROP was not executed (ctl ddl)", by_intent=True)
 _OF_THE_SERVER = ("information_schema", "performance_schema", "metrics_schema", "inspection_schema", "mysql", "sys")
 
 
@@ -167,10 +168,11 @@ class Verification:
         begun = begun or Begun()
         seen = {label: begun.ids.get(label, 0) for label in begun.tables}
         try:
-            while fresh := {name: number for name, number in self._named().items() if seen.get(".".join(name)) != number}:
+            while fresh := {name: number for name, number in self.named().items() if seen.get(".".join(name)) != number}:
                 for name, number in fresh.items():
                     seen[".".join(name)] = number
                     yield from self.verified(name, begun.parts.get(".".join(name)))
+            yield from self._only_at_target()
         finally:
             self.close()
 
@@ -200,7 +202,7 @@ class Verification:
         there = upstream_names(self._stand().pairs[0].upstream, self._selection.tables)
         return {name: rows for name, rows in there.items() if self.is_named(name, self.patterns)}
 
-    def _named(self) -> dict[TableName, int]:
+    def named(self) -> dict[TableName, int]:
         """The tables, with TiDB's ids; 0: the upstream does not say."""
         names = self.names()
         return {name: self._id(name, self._stand()) for name in names}
@@ -218,6 +220,27 @@ class Verification:
         """Whether one of the patterns, if there are any, is about the table, by its name on either side."""
         to = self._selection.routes.target(*name)
         return is_named(".".join(name), patterns) or is_named(f"{to.schema}.{to.name}", patterns)
+
+    def _only_at_target(self) -> Iterator[VerifiedTable]:
+        """The tables that the target has beside those of the upstream, in the databases of these; none if a pattern says what is compared."""
+        for attempt in range(TRIES if not self.patterns else 0):
+            try:
+                standing = self._stand(afresh=attempt > 0)
+                more = list(self._more_at_target(standing))
+                self._require_no_ddl(standing)
+            except ApplyError as error:
+                self._again(error)
+                continue
+            for name in more:
+                yield VerifiedTable(".".join(name), standing.at.ts, [_ONLY_AT_TARGET])
+            return
+
+    def _more_at_target(self, standing: StandingReaders) -> Iterator[TableName]:
+        there = upstream_names(standing.pairs[0].upstream, self._selection.tables)
+        wanted = [self._selection.routes.target(*name) for name in there]
+        lower = {(to.schema.lower(), to.name.lower()) for to in wanted}
+        for schema in sorted({to.schema for to in wanted}):
+            yield from (name for name in tables_in(standing.newest, schema) if (name[0].lower(), name[1].lower()) not in lower)
 
     # One table.
 
@@ -374,6 +397,12 @@ class _SoFar:
 def in_vain(name: str, why: str) -> VerifiedTable:
     """A table that was read ``TRIES`` times. ``why``: the last error."""
     return VerifiedTable(name, 0, [NotCompared(f"read {TRIES} times in vain: {why}", by_intent=False)])
+
+
+def tables_in(session: Session, schema: str) -> Iterator[TableName]:
+    """The tables of a database."""
+    found = session.query("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = %s ORDER BY 1", [schema])
+    return ((schema, as_text(table)) for table, kind in found if as_text(kind).upper() not in _NO_TABLES)
 
 
 def upstream_names(session: Session, filters: TableFilter) -> dict[TableName, int]:

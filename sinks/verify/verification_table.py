@@ -16,6 +16,7 @@ Promises: one commit holds all rows of a table; commits are ``_EVERY`` seconds a
 
 import datetime
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, RoundDone, VerifiedTable
+
+_log = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -188,7 +191,11 @@ class VerificationTable(AppendedTable):
         ended = any(row["kind"] == "end" for row in found)  # what has changed since is noted behind it
         if not found or ended or found[0]["words"] != self._compares or found[0]["recorded_at"] < _now() - _AS_OLD:
             return Begun()
-        return begun_of(found)
+        try:
+            return begun_of(found)
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("a run begins afresh, because %s does not say where the last one was: %s", self.uri, error)
+            return Begun()
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._waiting += [{"run": self._run, "recorded_at": _now()} | dict(row) for row in rows]

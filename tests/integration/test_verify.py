@@ -436,7 +436,7 @@ def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pyt
         rows = done.tally.rows
         site.both(f"INSERT INTO {{}}.t VALUES ({-rows}, 'new', 1)", f"DELETE FROM {{}}.t WHERE w = {rows + 30}")
         site.at(site.ts + 1)
-        site.hold(5)
+        site.hold(6)
         run.pace.size = 20
 
     (found,) = tables_of(run, write)
@@ -501,6 +501,28 @@ def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: Veri
 
     tables_of(run, between)
     assert ends[-1].rows == 20 and ends[-1].end == (b"63",)
+
+
+def test_a_record_that_says_no_place_is_not_continued(site: VerifySite, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(site, 300)
+    record, run = recorded(site, tmp_path), site.run()
+    record.begin(afresh=False)
+    run.pace.size = 20
+    record.note_part(next(event for event in run.run() if isinstance(event, RoundDone)))
+    run.close()
+    record._write([{"kind": "part", "table": "up.t", "key": "{}"}])
+    record.flush()
+    assert recorded(site, tmp_path).begin(afresh=False) == Begun()
+    assert "a run begins afresh, because" in caplog.text
+
+
+def test_a_table_that_only_the_target_has_is_named(site: VerifySite) -> None:
+    site.both("CREATE TABLE {}.t (id INT PRIMARY KEY)")
+    site.sql("CREATE TABLE down.left_over (id INT)", "CREATE VIEW down.seen AS SELECT 1")
+    found = site.verified()
+    (words,) = found.pop("down.left_over").left_out
+    assert words.by_intent and "only the target has it" in words.words
+    assert found.keys() == {"t"} and site.verified("up.*").keys() == {"t"}
 
 
 def test_what_cannot_be_recorded_is_said(site: VerifySite, tmp_path: Path) -> None:
