@@ -39,7 +39,7 @@ from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import NO_ROWS, LakeState, LakeWriter, Ledger, LedgerWrite, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
 from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors, TableLoads
-from pyspark_tidb_binlog.sinks.lake.moments import Moment
+from pyspark_tidb_binlog.sinks.lake.power_loss import put_back, reaches
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep, old_changes
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
 from pyspark_tidb_binlog.sinks.sink import DdlResult, KeptTable, Opened, Sink, TargetProgress
@@ -300,11 +300,12 @@ class LakeSink(Sink):
     def _take(self) -> None:
         """Commit the next epoch, once no other writer lives."""
         me = LakeWriter.here(self._settings.drainer)
+        put_back(self._settings.directory)
         # Before the ledger, which is always ahead of it.
         published = self._mirrors.published() if self._mirrors is not None else None
         while True:
             found = self._ledger.load()
-            if published is not None and not _reaches(found, published):
+            if published is not None and not reaches(found, published):
                 raise ApplyError(
                     f"{self._settings.directory} has parts of different moments: its snapshots are of {as_time(published.resolved_ts)} "
                     f"({published.resolved_ts}, epoch {published.epoch}), and its changes are not. Restore all of it from one backup; or remove "
@@ -377,10 +378,3 @@ def _parts_of(events: KeyedEvents, step: RowsStep, skipped_ts: frozenset[int], l
         failpoints.point("after-part-write")
 
     return parts_in(events.overlapping(span).mapInArrow(run, ddl_of(PARTS)).toArrow())
-
-
-def _reaches(state: LakeState | None, moment: Moment) -> bool:
-    """Whether a ledger of this state has all that mirrors of this moment have followed, and what they are to follow: parts of different backups do not."""
-    if state is None or moment.epoch > state.epoch:
-        return False
-    return not moment.resolved_ts or state.commit_ts is None or state.begin_ts <= moment.resolved_ts <= state.commit_ts

@@ -1,7 +1,7 @@
 """One Delta table of a lake: its files, its log, and the commits that record something. The files of a lake that know delta-rs are ``lake_table``, ``ledger``,
 ``mirror_table``, ``moments`` and ``upkeep``. [deltalake]
 
-Promises: a commit with ``compare_and_swap`` succeeds only as the next version after the one that its handle knows. Files that were written for a commit that
+Promises: a commit with ``compare_and_swap`` succeeds only as the next version after the one that its handle knows. One with a record is on the disk when it counts. Files that were written for a commit that
 failed belong to nothing, and VACUUM removes them.
 """
 
@@ -26,6 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.packed import gathered
+from pyspark_tidb_binlog.sinks.lake.commit_log import CommitLog, is_local
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +143,8 @@ class RecordedTable(Generic[R]):
         """
         self.uri, self._name, self._lacks, self._parsed = uri, f"{name} {uri}", lacks, parsed
         self._table: DeltaTable | None = None
+        self._forced: int | None = None
+        """Up to which version commits are on the disk, as far as this handle knows."""
 
     def load(self) -> R | None:
         """Go to the newest version; its record. None: there is no table.
@@ -173,6 +176,7 @@ class RecordedTable(Generic[R]):
             if self.load() is None:
                 raise ApplyError(f"{self._name} cannot be created: {error}") from error
             return False
+        self._force(-1)
         return True
 
     @property
@@ -219,6 +223,13 @@ class RecordedTable(Generic[R]):
             raise CommitUnclear(f"the handle is at version {self.version} after a commit of {version + 1}")
         if not in_log(table, version):
             raise CommitUnclear(f"the log has gone on from version {version}, and nobody reads version {version + 1} any more")
+        self._force(version if self._forced is None else self._forced)
+
+    def _force(self, after: int) -> None:
+        """Force the commits behind a version to the disk."""
+        if is_local(self.uri):
+            CommitLog(self.uri).force(after, self.version)
+        self._forced = self.version
 
     def _newest(self) -> R:
         """The newest record in the newest version, to which the handle goes: another program may have compacted the table since."""

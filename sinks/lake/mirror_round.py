@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, RowsAf
 from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.sinks.lake.commit_log import CommitLog, is_local
 from pyspark_tidb_binlog.sinks.lake.lake_table import runs
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
@@ -110,6 +111,29 @@ class OpenMirrors:
             if path not in named and "://" not in self._lake:
                 shutil.rmtree(self.uri(path), ignore_errors=True)
         del self._made[begin:]
+
+    def put_back(self, tables: Iterable[MirrorState]) -> None:
+        """Remove what a loss of power has left of versions that were not published.
+
+        Raises:
+            ApplyError: a mirror is damaged.
+        """
+        for table in tables:
+            log = CommitLog(self.uri(table.path))
+            if is_local(self._lake) and table.path and not log.is_whole() and (whole := log.newest()) is not None:
+                log.cut(whole)
+
+    def force(self, before: Iterable[MirrorState], made: Iterable[MirrorState]) -> None:
+        """Force what the mirrors of ``made`` have become since ``before`` to the disk.
+
+        Raises:
+            ApplyError: the disk refuses.
+        """
+        if is_local(self._lake):
+            forced = {table.path: table.version for table in before}
+            for path, version in {table.path: table.version for table in made if table.path}.items():
+                after = forced.get(path)
+                CommitLog(self.uri(path)).force(-1 if after is None else after, version or 0)
 
     def uri(self, path: str) -> str:
         """The address of a mirror."""

@@ -250,6 +250,7 @@ class Mirrors:
         jobs = {row["job_id"] for row in ddls if row["commit_ts"] == upto_ts}
         if self._snapshots.moment.resolved_ts == upto_ts:
             jobs |= set(self._snapshots.moment.jobs)
+        self._open.force(self._tables.values(), (table for _, table in one.published))
         self._snapshots.publish(upto_ts, sorted(jobs), one.published)
         self._tables, self._history = one.tables, one.history
         self._open.all_well(self._tables)
@@ -260,6 +261,7 @@ class Mirrors:
         self._snapshots.take(self._open.epoch)
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
+        self._open.put_back(self._tables.values())
         done = self._snapshots.moment
         self._history = followed_history(self._lake, self._snapshots, done)
         # By filters of another start than the rows before came by.
@@ -361,6 +363,7 @@ class Mirrors:
         """Publish changed tables at ``ts``, where all mirrors are."""
         assert self._tables is not None
         moment = self._snapshots.moment
+        self._open.force(self._tables.values(), tables)
         self._snapshots.publish(ts, moment.jobs if moment.resolved_ts == ts else (), [(ts, table) for table in tables], defined)
         self._tables |= {table.table_id: table for table in tables}
         self._open.all_well(self._tables)

@@ -25,14 +25,11 @@ has begun, and removes nothing that a newer one has made, or may need: it looks 
 directories are never used twice.
 """
 
-import base64
 import json
 import logging
 import shutil
-import string
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +47,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import lake_table
+from pyspark_tidb_binlog.sinks.lake.commit_log import vector_file
 from pyspark_tidb_binlog.sinks.lake.lake_table import DDLS, FULL, KEPT_HOURS, LiveFile, WrittenPart, scanned, without_logs
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, Superseded
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment, Snapshots
@@ -70,11 +68,6 @@ LOOK_SECONDS = 2.0
 """Of a pass, between two moments."""
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 YOUNG_HOURS = 1
-_FROM_Z85 = str.maketrans(
-    string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#",
-    string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~",
-)
-"""To the digits of ``base64.b85decode``: it is the same code otherwise."""
 _VECTORS = ("add.deletionVector.pathOrInlineDv", "remove.deletionVector.pathOrInlineDv", "remove.deletionTimestamp")
 _RUN = ("table_id", "schema_version", "state", "path", "database", "table")
 """Between rows of a table that are alike in these there is no DDL of the table."""
@@ -293,14 +286,8 @@ def vectors_in(store: pafs.FileSystem, before_ts: float) -> set[str]:
             if (removed.get("deletionTimestamp") or 0) < before_ts * 1000:
                 removed = {}
             names = [(one.get("deletionVector") or {}).get("pathOrInlineDv") for one in (added, removed)]
-            found |= {_file_of(name) for name in names if name}
+            found |= {vector_file(name) for name in names if name}
     return found
-
-
-def _file_of(vector: str) -> str:
-    """The file of a deletion vector that a log names: a directory, if there is one, and a UUID in Z85."""
-    directory, name = vector[:-20], uuid.UUID(bytes=base64.b85decode(vector[-20:].translate(_FROM_Z85)))
-    return f"{directory}/deletion_vector_{name}.bin" if directory else f"deletion_vector_{name}.bin"
 
 
 def _versions(rows: pa.Table) -> Versions:
