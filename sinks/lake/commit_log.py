@@ -80,10 +80,10 @@ class CommitLog:
             ApplyError: none of the newest versions is whole.
         """
         versions, checkpoints = self._numbers("*.json"), self._checkpoints()
-        last = max(versions, default=None)
+        last = max((version for version in versions if version < before), default=None)
         if last is None:
             return None
-        looked_at = range(max(last - _LOOKED_AT, 0), min(last + 1, before))
+        looked_at = range(max(last - _LOOKED_AT, 0), last + 1)
         actions = {version: _actions_in(self._entry(version)) for version in looked_at if version in versions}
         for version in reversed(looked_at):
             begin = max((checkpoint for checkpoint in checkpoints if checkpoint <= version), default=-1) + 1
@@ -98,8 +98,8 @@ class CommitLog:
 
     @property
     def last(self) -> int | None:
-        """The newest version that the log names, whole or not."""
-        return max(self._numbers("*.json"), default=None)
+        """The newest version that an entry or a checkpoint names, whole or not."""
+        return max(self._numbers("*"), default=None)
 
     def is_whole(self) -> bool:
         """Whether all of the newest version is there, and each checkpoint."""
