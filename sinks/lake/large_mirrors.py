@@ -6,7 +6,7 @@ may come after one of another program, so ``MirrorTable`` looks which one it is.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,9 @@ _FILE_BYTES = 128 << 20
 """Of a file that a compaction writes. Smaller ones, and those with many removed rows, are written again."""
 REFUSED_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index", "__delta_internal_row_index", "__delta_internal_is_row_deleted"})
 """In lower case. Spark has columns of these names itself, and cannot read or write a table that has them and deletion vectors."""
+
+_FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+"""By a type in SQL: what a table needs for it."""
 
 
 class SparkFailed(Exception):
@@ -79,10 +82,10 @@ class LargeMirrors:
         with self._marked(mark) as session:
             session.sql(f"OPTIMIZE {_table(uri)}")
 
-    def purge(self, uri: str, mark: str) -> None:
-        """Write files that have removed rows again, without them."""
+    def alter(self, mark: str, *, uri: str, clause: str) -> None:
+        """Change columns by one of ``column_clauses``."""
         with self._marked(mark) as session:
-            session.sql(f"REORG TABLE {_table(uri)} APPLY (PURGE)")
+            session.sql(f"ALTER TABLE {_table(uri)} {clause}")
 
     @contextmanager
     def _marked(self, mark: str) -> Iterator["SparkSession"]:
@@ -92,6 +95,26 @@ class LargeMirrors:
                 yield self._session
             except SPARK_FAULTS as error:
                 raise SparkFailed(str(getattr(error, "java_exception", error)).partition("\n")[0]) from error
+
+
+def column_clauses(there: Sequence[str], kept: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """What ALTER TABLE needs, one after the other, so that a table with the columns ``there`` has those ``kept``, by their names before, and ``new`` ones, each with its type; pure.
+
+    Files have the former names: Spark adds column mapping, and the columns' names in files to the schema. A name may be that of another column before, or
+    differ in case only. So each renamed column has a name of its own in between.
+    """
+    features = [f", 'delta.feature.{_FEATURES[kind]}' = 'supported'" for kind in sorted(_FEATURES.keys() & set(new.values()))]
+    gone = [quote_name(name) for name in there if name not in kept]
+    renamed = [
+        (quote_name(was), quote_name(f"_tidb_{place}"), quote_name(name)) for place, (was, name) in enumerate(kept.items()) if was != name
+    ]
+    return [
+        f"SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'{''.join(features)})",
+        *([f"DROP COLUMNS ({', '.join(gone)})"] if gone else []),
+        *(f"RENAME COLUMN {was} TO {between}" for was, between, _ in renamed),
+        *(f"RENAME COLUMN {between} TO {name}" for _, between, name in renamed),
+        *([f"ADD COLUMNS ({', '.join(f'{quote_name(name)} {kind}' for name, kind in new.items())})"] if new else []),
+    ]
 
 
 def _table(uri: str) -> str:

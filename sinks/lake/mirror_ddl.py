@@ -1,6 +1,7 @@
 """What a DDL does to the rows of a mirror. Pure.
 
-    RENAME COLUMN a TO b, ADD COLUMN c INT        -> metadata
+    ADD COLUMN c INT, RENAME COLUMN a TO b        -> metadata, or every row of a small mirror is written again for the RENAME
+    MODIFY c INT FIRST                            -> nothing
     ADD COLUMN c INT NOT NULL DEFAULT 5, MODIFY   -> every row is written again
     DROP PARTITION p                              -> the rows of p, as a condition in SQL
 
@@ -51,9 +52,9 @@ class ColumnMapping:
 
     @property
     def none(self) -> bool:
-        """Whether the mirror stays as it is."""
+        """Whether the mirror stays as it is: it may have the columns in another order."""
         columns = self.metadata
-        return columns is not None and [(name, name) for name in mirror_schema(self.before).names] == [(c.name, was) for c, was in columns]
+        return columns is not None and {(name, name) for name in mirror_schema(self.before).names} == {(c.name, was) for c, was in columns}
 
     @property
     def metadata(self) -> list[tuple[pa.Field, str | None]] | None:

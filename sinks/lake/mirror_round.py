@@ -383,8 +383,7 @@ class Round:
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None and mirror.takes(field.name for field, _ in metadata):
-            mirror.alter(metadata, stamp)
+        if metadata is not None and mirror.alter(metadata, stamp):
             return replace(done, version=mirror.version)
         path = self._mirrors.new_path(table)
         made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)

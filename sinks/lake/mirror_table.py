@@ -3,8 +3,9 @@
 Promises: each write is one version, committed by compare-and-swap on the version that this handle knows. A version counts for nothing until
 ``snapshots`` names it: ``at`` puts any other newest version aside by RESTORE.
 
-Column mapping lets ``alter`` rename, drop, add and move columns as metadata: a column's data is found by its physical name, which stays. Where values
-change, ``rewritten`` writes another directory.
+A mirror is a plain table, which any engine reads: its files have columns by their names, in any order. ``alter`` adds columns to it. Where columns get other
+names, go, or change their values, ``rewritten`` writes another directory. A large mirror has features: Spark marks its rows as removed, and renames and drops
+columns by column mapping. Earlier builds made each mirror with column mapping: it is read and written, and ``rewritten`` makes a plain one of it.
 """
 
 import json
@@ -12,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from urllib.parse import unquote
 
@@ -20,16 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.schema import Field, Schema
-from deltalake.transaction import AddAction, RemoveAction
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
-from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed, column_clauses
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ def is_error(error: BaseException) -> bool:
 
 
 _SETTINGS = {
-    "delta.columnMapping.mode": "name",
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
     # ``upkeep`` does it.
     "delta.enableExpiredLogCleanup": "false",
@@ -58,7 +57,7 @@ _LARGE = {
     "delta.checkpointInterval": "1000000000",
 }
 """Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
-_ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+_PHYSICAL = "delta.columnMapping.physicalName"
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Small files at which a mirror is compacted: each merge adds some."""
@@ -108,7 +107,6 @@ class MirrorTable:
             configuration=_SETTINGS,
             commit_properties=stamp.commit,
         )
-        _enable(table, schema, stamp)
         return cls(uri, table, large)
 
     @classmethod
@@ -171,9 +169,7 @@ class MirrorTable:
         A MERGE of delta-rs is slower for a small mirror, and no faster for others; it holds 8,192 rows at a time, several times over.
         """
         if self._is_large:
-            if self._table.metadata().configuration.get(_VECTORS) != "true":
-                _log.info("from here on %s has deletion vectors", self.uri)
-                self._table.alter.set_table_properties(_LARGE, commit_properties=stamp.commit)
+            self._give_vectors(stamp)
             self._by_spark(lambda spark, mark: spark.remove(self.uri, found_by, mark), stamp)
             if rows.num_rows:
                 self.append(rows, stamp)
@@ -203,6 +199,11 @@ class MirrorTable:
             if parts or changed:
                 self._swap(parts, changed, stamp)
 
+    def _give_vectors(self, stamp: Stamp) -> None:
+        if self._table.metadata().configuration.get(_VECTORS) != "true":
+            _log.info("from here on %s has deletion vectors", self.uri)
+            self._table.alter.set_table_properties(_LARGE, commit_properties=stamp.commit)
+
     @property
     def _has_vectors(self) -> bool:
         """Whether some versions have deletion vectors. Then its files are not to be read without the log."""
@@ -214,10 +215,6 @@ class MirrorTable:
             return True
         size = sum(file.size for file in self._known)
         return self._large is not None and size > self._large.above_bytes and not _refused(self.columns)
-
-    def takes(self, names: Iterable[str]) -> bool:
-        """Whether its columns may have these names: where there are vectors, Spark has some of them itself."""
-        return not (self._has_vectors and _refused(names))
 
     def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
         """A version that Spark makes, or none."""
@@ -263,39 +260,32 @@ class MirrorTable:
         self._table.delete(predicate, commit_properties=stamp.commit)
         failpoints.point("after-mirror-ddl")
 
-    def alter(self, columns: Sequence[tuple[pa.Field, str | None]], stamp: Stamp) -> None:
-        """Change columns as metadata: to ``columns``, each with its name before, or None where it is new.
+    def alter(self, columns: Sequence[tuple[pa.Field, str | None]], stamp: Stamp) -> bool:
+        """Change columns as metadata: to ``columns``, each with its name before, or None where it is new. Their order stays, and new ones are the last.
 
-        In two versions: delta-rs changes a schema only while it removes all files, so the next version has them back. It leaves
-        ``delta.columnMapping.maxColumnId`` as it was, which no reader looks at.
+        Returns False where the mirror has to be ``rewritten``.
         """
-        there = {field.name: field for field in self._table.schema().fields}
-        last = max(field.metadata[_ID] for field in there.values())
-        if self._has_vectors:
-            # An ``AddAction`` has none.
-            self._by_spark(lambda spark, mark: spark.purge(self.uri, mark), stamp)
-        fields = []
-        for made, (column, former) in zip(lake_table.delta_schema(pa.schema([c for c, _ in columns])).fields, columns, strict=True):
-            if former is None:
-                last += 1
-                metadata = {_ID: last, _PHYSICAL: f"col-{uuid.uuid4()}"}
-            else:
-                metadata = there[former].metadata
-            fields.append(Field(column.name, made.type, metadata=metadata))
-        _enable(self._table, pa.schema([c for c, _ in columns]), stamp)
-        files: list[AddAction | RemoveAction] = [
-            AddAction(f["path"], f["size_bytes"], {}, f["modification_time"], True, lake_table.stats_of(f))
-            for f in pa.table(self._table.get_add_actions()).to_pylist()
-        ]
-        self._commit([], "overwrite", Schema(fields), stamp)
+        fresh, kept = (
+            pa.schema([c for c, former in columns if former is None]),
+            {former: c.name for c, former in columns if former is not None},
+        )
+        if self._is_large and _refused(c.name for c, _ in columns):
+            return False
+        fields = lake_table.delta_schema(fresh).fields
+        if not self._is_mapped and kept == {name: name for name in self.columns}:
+            self._table.alter.add_columns(list(fields), commit_properties=stamp.commit)
+        elif self._is_large:
+            self._give_vectors(stamp)
+            for clause in column_clauses(self.columns, kept, {f.name: f.type.type for f in fields}):
+                self._by_spark(partial(LargeMirrors.alter, uri=self.uri, clause=clause), stamp)
+        else:
+            return False
         failpoints.point("after-mirror-ddl")
-        self._commit(files, "append", Schema(fields), stamp)
-        failpoints.point("after-mirror-ddl")
+        return True
 
-    def _commit(self, files: list[AddAction | RemoveAction], mode: str, schema: Schema, stamp: Stamp) -> None:
-        version = self.version
-        self._table.create_write_transaction(files, mode, schema, commit_properties=stamp.commit)
-        self._table.load_as_version(version + 1)
+    @property
+    def _is_mapped(self) -> bool:
+        return any(_PHYSICAL in field.metadata for field in self._table.schema().fields)
 
     def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
         """Another table with the rows as ``turned`` makes them, of ``schema``."""
@@ -356,22 +346,6 @@ def _found(table: DeltaTable, select: str) -> pa.RecordBatchReader:
 
 def _refused(names: Iterable[str]) -> bool:
     return not REFUSED_NAMES.isdisjoint(name.lower() for name in names)
-
-
-_FEATURES = (
-    ("columnMapping", TableFeatures.ColumnMapping, lambda kind: True),
-    ("variantType", TableFeatures.VariantType, pa.types.is_struct),
-    ("timestampNtz", TableFeatures.TimestampWithoutTimezone, lambda kind: pa.types.is_timestamp(kind) and kind.tz is None),
-)
-"""By their names in a protocol: for which columns a table needs them."""
-
-
-def _enable(table: DeltaTable, schema: pa.Schema, stamp: Stamp) -> None:
-    """Enable the features that ``schema`` needs, without which Spark or delta-rs refuses the table."""
-    there = table.protocol().reader_features or ()
-    wanted = [feature for name, feature, needs in _FEATURES if name not in there and any(map(needs, schema.types))]
-    if wanted:
-        table.alter.add_feature(wanted, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
 
 
 def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:

@@ -1,5 +1,6 @@
 """Mirrors that Spark writes because they are large: deletion vectors, what delta-rs makes of them, other programs, and the removal of old files."""
 
+import datetime
 import os
 import signal
 import time
@@ -14,17 +15,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import mirror_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import KEPT_HOURS, written_files
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
-from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp, rows_of_version
 from pyspark_tidb_binlog.sinks.lake.moments import MirrorState, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from tests.support.eventually import eventually
 from tests.support.golden_messages import replicate, spans_of
 from tests.support.lake_lives import LOST, SHORT_PAST, life, sink_of
+from tests.support.mapped_mirror import mapped
 from tests.support.mirror_rows import assert_mirrored, by_spark, moments
 
 pytestmark = [pytest.mark.spark]
@@ -108,8 +111,44 @@ def test_each_write_finds_what_vectors_have_removed(mirror: Mirror, monkeypatch:
     mirror.change(range(700, 710), "vectors")
     assert mirror.table._table.deletion_vectors().read_all().num_rows == 1
     columns = [(pa.field("id", pa.int64()), "id"), (pa.field("name", pa.string()), "name"), (pa.field("more", pa.int32()), None)]
-    mirror.table.alter(columns, STAMP)
+    assert mirror.table.alter(columns, STAMP)
     assert mirror.table.columns == ["id", "name", "more"]
+
+
+@pytest.mark.parametrize("made", [MirrorTable.created, mapped], ids=["plain", "of an earlier build"])
+def test_columns_of_a_large_mirror_change_without_its_files(made: Any, spark: SparkSession, tmp_path: Path) -> None:
+    """Two that swap their names, one that differs in case only, one that goes and comes again, and new ones. No version between is empty."""
+    before = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.string()), ("c", pa.string()), ("d", pa.string())])
+    mirror = made(str(tmp_path / "t"), before, STAMP, LargeMirrors(spark, 0))
+    mirror.append(pa.table([[1, 2], *([f"{name}{n}" for n in (1, 2)] for name in "abcd")], before), STAMP)
+    mirror.tidy(before, STAMP)
+    files, first = mirror._table.file_uris(), mirror.version
+    words = {name: pa.field(name, pa.string()) for name in "abCd"}
+    columns = [(pa.field("id", pa.int64()), "id"), (words["a"], "b"), (words["b"], "a"), (words["C"], "c"), (words["d"], None)]
+    columns += [(field, None) for field in pa.schema([("n", pa.decimal128(10, 2)), ("t", pa.timestamp("us")), ("j", STORED_VARIANT)])]
+    assert mirror.alter(columns, STAMP)
+    rows = [{"id": n, "a": f"b{n}", "b": f"a{n}", "C": f"c{n}", "d": None, "n": None, "t": None, "j": None} for n in (1, 2)]
+    assert mirror._table.file_uris() == files
+    for version in range(first, mirror.version + 1):
+        assert sum(len(batch) for batch in rows_of_version(mirror.uri, version)) == 2
+
+    def found() -> list[list[dict[str, Any]]]:
+        frame = spark.read.format("delta").option("versionAsOf", mirror.version).load(mirror.uri).orderBy("id")
+        return [
+            sorted((row for batch in mirror.read() for row in batch.to_pylist()), key=lambda row: row["id"]),
+            [row.asDict() for row in frame.collect()],
+        ]
+
+    assert found() == [rows, rows]
+    schema = pa.schema([field for field, _ in columns])
+    three = pa.table([[3], ["b3"], ["a3"], ["c3"], ["d3"], [None], [datetime.datetime(2026, 1, 2)], [None]], schema)
+    mirror.replace(pa.table({"id": [1]}), three, STAMP)
+    rows = [rows[1], {**rows[0], "id": 3, "a": "b3", "b": "a3", "C": "c3", "d": "d3", "t": datetime.datetime(2026, 1, 2)}]
+    assert found() == [rows, rows]
+    mirror = MirrorTable.at(mirror.uri, first, STAMP, mirror._large)
+    assert mirror.columns == before.names and len(found()[0]) == len(found()[1]) == 2
+    # Spark could not read it.
+    assert not mirror.alter([*((field, field.name) for field in before), (pa.field("_Metadata", pa.string()), None)], STAMP)
 
 
 def test_a_mirror_is_as_large_as_what_was_written_into_it(mirror: Mirror) -> None:
