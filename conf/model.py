@@ -236,6 +236,7 @@ class ApplyConfig:
         3600.0,
         "a table that a lake sets aside is loaded from spark.upstream: at once, then after so many seconds, then after twice as many, …; 0 = never by itself",
     )
+    lake_json: str = ours("string", "JSON columns of a lake's new tables: string, which any engine reads, or variant")
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
         "databases to leave out; wins over replicate-do-*",
@@ -293,6 +294,7 @@ class ApplyConfig:
         require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
         require(self.mirror_interval >= 0, "spark.mirror-interval must not be negative")
         require(self.reload_interval >= 0, "spark.reload-interval must not be negative")
+        require(self.lake_json in ("string", "variant"), f"spark.lake-json: {self.lake_json!r} is not string or variant")
         require(self.ddl_policy in ("stop", "skip", "quarantine"), f"spark.ddl-policy: {self.ddl_policy!r} is not stop, skip or quarantine")
         require(not (why := refusals(self.sql_mode)), f"syncer.sql-mode must not contain {'; nor '.join(why)}")
         require(self.on_finding in ("record", "stop"), f"spark.on-finding: {self.on_finding!r} is not record or stop")

@@ -67,6 +67,7 @@ ONLY_FOR: dict[str, tuple[str, ...]] = {
     "syncer.to.retention-time": ("file", "lake"),
     "spark.mirror-interval": ("lake",),
     "spark.reload-interval": ("lake",),
+    "spark.lake-json": ("lake",),
 }
 """The values of ``db-type`` without which a setting has no meaning."""
 _SYNCER_OF_SQL = "worker-count txn-batch sql-mode safe-mode enable-dispatch enable-detect relay.log-dir relay.max-file-size"

@@ -93,6 +93,7 @@ def _lake(
         Selection.of(apply),
         apply.mirror_interval,
         days_or_duration(config.delta_retention),
+        apply.lake_json == "variant",
         config.files.retention_time,
     )
     again = apply.reload_interval if config.upstream.host else 0.0

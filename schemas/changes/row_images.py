@@ -40,7 +40,7 @@ def image_cells(column: ColumnInfo, cells: pa.Array) -> pa.Array:
         case CellKind.JSON:
             parts = (cells.field(name).to_pylist() for name in ("metadata", "value"))
             texts = zip(cells.is_valid().to_pylist(), *parts, strict=True)
-            return pa.array([document_text(_document(m, v)) if there else None for there, m, v in texts], pa.string())
+            return pa.array([document_text(document(m, v)) if there else None for there, m, v in texts], pa.string())
         case CellKind.DATE | CellKind.DATETIME:
             return date_texts(column, cells)
         case CellKind.DECIMAL if pa.types.is_decimal(cells.type):
@@ -96,7 +96,7 @@ def _numbers_of(column: ColumnInfo, texts: pa.StringArray) -> pa.Array:
 _FIXED: dict[int, tuple[str, Callable[[Any], Any]]] = {INT8: ("<q", int), DOUBLE: ("<d", float)}
 
 
-def _document(metadata: bytes, value: bytes) -> Any:
+def document(metadata: bytes, value: bytes) -> Any:
     """What a VARIANT says."""
     width = (metadata[0] >> 6) + 1
     count = int.from_bytes(metadata[1 : 1 + width], "little")

@@ -167,9 +167,9 @@ def _alike(cells: _Pool, table: VariantRows, slots: Sequence[int], begins: Seque
     index[:, 1:] = np.array([begins[place] for place in order], np.int64) + places[:, None]
     for place, column in enumerate(columns):
         if column.is_json:
-            begin = cells.add(_json_cells(column.texts().take(pa.array(places)), names))
+            begin = cells.add(json_cells(column.texts().take(pa.array(places)), names))
             index[:, 1 + order.index(place)] = begin + np.arange(len(places))
-    metadata = pa.array([_metadata(own) for own in names], pa.binary()) if names else _repeated(_metadata(ids), len(places))
+    metadata = pa.array([metadata_of(own) for own in names], pa.binary()) if names else _repeated(metadata_of(ids), len(places))
     return _RowsOfFields(header_of_object(order), index, metadata)
 
 
@@ -231,7 +231,7 @@ def _id_width(highest: int) -> int:
 
 
 @lru_cache(_SETS_KEPT)
-def _metadata(in_order: tuple[str, ...]) -> bytes:
+def metadata_of(in_order: tuple[str, ...]) -> bytes:
     """The dictionary of names, whose ids are their places."""
     names = [name.encode("utf-8", "surrogatepass") for name in in_order]
     ends = [0]
@@ -342,7 +342,7 @@ def _small_as_integers(found: pa.BinaryArray, scales: npt.NDArray[np.uint8], hal
     return pc.if_else(pa.array(small), _fixed(_prefixed(heads, np.ascontiguousarray(halves[:, :1]))), found)
 
 
-def _json_cells(texts: pa.Array, names: list[tuple[str, ...]]) -> pa.BinaryArray:
+def json_cells(texts: pa.Array, names: list[tuple[str, ...]]) -> pa.BinaryArray:
     """JSON documents, whose keys are added to the ``names`` of their rows."""
     known: dict[tuple[str, tuple[str, ...]], tuple[bytes, tuple[str, ...]]] = {}
     cells = []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, RetryableApplyError, SnapshotCollected, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms
 from pyspark_tidb_binlog.schemas.history import TableAt
@@ -172,7 +173,8 @@ class _Mirror:
         for rows in mirror_rows(session, self.table, within):
             if stopped():
                 raise _stop()
-            yield pa.RecordBatch.from_arrays(rows.columns, schema=self.stored)
+            cells = [documents_as(found, field.type) for found, field in zip(rows.columns, self.stored, strict=True)]
+            yield pa.RecordBatch.from_arrays(cells, schema=self.stored)
 
 
 def _collected(ts: int) -> LoadLater:

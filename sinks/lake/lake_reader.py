@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
+from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
@@ -82,7 +83,7 @@ class LakeAt:
         """
         place = self._published.table_at(name, self._commit_ts)
         info = self._info(place)
-        mirror = self._delta(place.path, place.version)
+        mirror = self._mirror(place, info)
         columns = [quote_name(c.name) for c in info.target_columns()]
         changed = self._changed(place, info, mirror.schema)
         if changed is None:
@@ -124,6 +125,15 @@ class LakeAt:
         called = self._published.rows_called(place.database, place.table)["table_id"].to_pylist()
         ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
         return {place.table_id, *called, *ids}
+
+    def _mirror(self, place: TablePlace, info: TableInfo) -> DataFrame:
+        """A mirror at its version, whose documents are VARIANT."""
+        rows = self._delta(place.path, place.version)
+        texts = {
+            c.name for c in info.target_columns() if kind_of(c) is CellKind.JSON and isinstance(rows.schema[c.name].dataType, StringType)
+        }
+        cells = ((name, F.col(quote_name(name))) for name in rows.columns)
+        return rows.select([F.parse_json(cell).alias(name) if name in texts else cell for name, cell in cells]) if texts else rows
 
     def _delta(self, path: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

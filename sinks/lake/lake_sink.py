@@ -70,6 +70,8 @@ class LakeSettings:
     """Seconds between moments of the mirrors; 0: as soon as there is something. None: no mirrors."""
     retention: float = 7 * 86_400.0
     """Seconds before the newest moment for which moments are kept."""
+    json_variants: bool = False
+    """Whether JSON columns of new mirrors are VARIANT; else they are texts."""
     days: int = 0
     """Before the newest moment, for which row changes of the ledger are kept, as far as no moment needs older ones; 0: all are."""
 
@@ -91,7 +93,9 @@ class LakeSink(Sink):
         self._ledger = Ledger(settings.directory)
         every = settings.mirror_interval
         self._mirrors = (
-            Mirrors(settings.directory, every, settings.retention, settings.selection, loads, large) if every is not None else None
+            Mirrors(settings.directory, every, settings.retention, settings.selection, loads, large, settings.json_variants)
+            if every is not None
+            else None
         )
         self._late = LateRecord()
         self._lock = threading.Lock()

@@ -67,7 +67,7 @@ class ColumnMapping:
         return [(hidden, hidden.name), *columns] if hidden is not None else columns
 
     def turned(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the mirror as they are afterwards.
+        """Rows of the mirror as they are afterwards; JSON documents are as they were, text or VARIANT.
 
         Raises:
             Unfollowed: a value would change.
@@ -76,7 +76,7 @@ class ColumnMapping:
         cells = [rows.column(hidden.name)] if hidden is not None else []
         for column, source in zip(self.after.target_columns(), self.sources, strict=True):
             cells.append(_constant(column, len(rows)) if source is None else _converted(source, column, rows.column(source.name)))
-        return pa.RecordBatch.from_arrays(cells, schema=schema)
+        return pa.RecordBatch.from_arrays(cells, names=schema.names)
 
     def carried(self, images: pa.RecordBatch) -> pa.RecordBatch:
         """Decoded images of rows (``schemas.arrowtypes``) as they are afterwards.

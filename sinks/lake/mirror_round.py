@@ -48,9 +48,9 @@ NOT_FROM_THE_BEGINNING = "the ledger does not hold the table's rows from its beg
 class OpenMirrors:
     """The mirrors of a lake that one writer has open."""
 
-    def __init__(self, lake: str, selection: Selection, large: LargeMirrors | None = None) -> None:
-        """``lake``: path or URI without a slash at its end. ``large``: of ``MirrorTable``."""
-        self._lake, self._selection, self._large = lake, selection, large
+    def __init__(self, lake: str, selection: Selection, large: LargeMirrors | None = None, variants: bool = False) -> None:
+        """``lake``: path or URI without a slash at its end. ``large``: of ``MirrorTable``. ``variants``: what new JSON columns are; else texts."""
+        self._lake, self._selection, self._large, self._variants = lake, selection, large, variants
         self.epoch = 0
         """The writer's."""
         self._handles: dict[str, MirrorTable] = {}
@@ -82,6 +82,14 @@ class OpenMirrors:
     def created(self, path: str, schema: pa.Schema, stamp: Stamp) -> MirrorTable:
         """A mirror without rows."""
         return MirrorTable.created(self.uri(path), schema, stamp, self._large)
+
+    def new_column(self, field: pa.Field) -> pa.Field:
+        """A column of ``mirror_schema`` as a new mirror has it."""
+        return pa.field(field.name, pa.string()) if pa.types.is_struct(field.type) and not self._variants else field
+
+    def new_schema(self, info: TableInfo) -> pa.Schema:
+        """The columns of a new mirror."""
+        return pa.schema(map(self.new_column, mirror_schema(info)))
 
     def keep(self, path: str, table: MirrorTable) -> None:
         """Remember a handle."""
@@ -358,10 +366,10 @@ class Round:
     def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
         """A new mirror."""
         assert table.info is not None
-        path, schema, stamp = self._mirrors.new_path(table), mirror_schema(table.info), self._mirrors.stamp(ts)
-        mirror = self._mirrors.created(path, schema, stamp)
+        path, stamp = self._mirrors.new_path(table), self._mirrors.stamp(ts)
+        mirror = self._mirrors.created(path, self._mirrors.new_schema(table.info), stamp)
         for run in runs(batches):
-            mirror.append(pa.Table.from_batches(run, schema), stamp)
+            mirror.append(pa.Table.from_batches(run), stamp)
         self._mirrors.keep(path, mirror)
         return replace(table, path=path, version=mirror.version, upto_ts=ts)
 
@@ -383,10 +391,10 @@ class Round:
         if change.none:
             return replace(done, upto_ts=table.upto_ts)
         mirror, metadata = self._mirrors.mirror(table, stamp), change.metadata
-        if metadata is not None and mirror.alter(metadata, stamp):
+        if metadata is not None and mirror.alter([(self._mirrors.new_column(field), was) for field, was in metadata], stamp):
             return replace(done, version=mirror.version)
         path = self._mirrors.new_path(table)
-        made = mirror.rewritten(self._mirrors.uri(path), mirror_schema(after), change.turned, stamp)
+        made = mirror.rewritten(self._mirrors.uri(path), self._mirrors.new_schema(after), change.turned, stamp)
         self._mirrors.keep(path, made)
         return replace(done, path=path, version=made.version)
 
@@ -460,4 +468,4 @@ def _by_table(rows: pa.Table) -> list[pa.Table]:
 
 def _under(schema: pa.Schema, former: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of a table with the columns ``former`` under the columns, in the same places, of another table."""
-    return (pa.RecordBatch.from_arrays(batch.select(former.names).columns, schema=schema) for batch in batches)
+    return (pa.RecordBatch.from_arrays(batch.select(former.names).columns, names=schema.names) for batch in batches)

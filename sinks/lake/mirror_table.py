@@ -24,8 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import VariantType
 
 from pyspark_tidb_binlog.conf import failpoints
+from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
@@ -150,9 +152,18 @@ class MirrorTable:
         return [field.name for field in self._table.schema().fields]
 
     def stored_schema(self, schema: pa.Schema) -> pa.Schema:
-        """``schema``, that of the table, with the names that columns have in its files."""
+        """``schema``, that of the table, with the names and types that columns have in its files."""
         stored = {f.name: f.metadata.get(_PHYSICAL, f.name) for f in self._table.schema().fields}
-        return pa.schema([field.with_name(stored[field.name]) for field in schema])
+        return pa.schema([field.with_name(stored[field.name]) for field in self._as_kept(schema.empty_table()).schema])
+
+    def _as_kept(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with their JSON documents as the table has them."""
+        variants = {f.name for f in self._table.schema().fields if isinstance(f.type, VariantType)}
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_struct(field.type) != (field.name in variants):
+                kind = STORED_VARIANT if field.name in variants else pa.string()
+                rows = rows.set_column(place, field.name, documents_as(rows[place].combine_chunks(), kind))
+        return rows
 
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
@@ -178,7 +189,8 @@ class MirrorTable:
         failpoints.point("after-mirror-merge")
 
     def _write_again(self, found_by: pa.Table, rows: pa.Table, stamp: Stamp) -> None:
-        stored, files = self.stored_schema(rows.schema), self._files()
+        rows, files = self._as_kept(rows), self._files()
+        stored = self.stored_schema(rows.schema)
         ids = found_by.rename_columns([stored.names[rows.schema.get_field_index(name)] for name in found_by.column_names])
         if sum(file.size for file in files) <= _WHOLE_BYTES:
             there = pa.concat_tables([stored.empty_table(), *(self._rows_of(file, stored).to_table() for file in files)])
@@ -245,7 +257,7 @@ class MirrorTable:
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows."""
-        write_deltalake(self._table, rows, mode="append", commit_properties=stamp.commit)
+        write_deltalake(self._table, self._as_kept(rows), mode="append", commit_properties=stamp.commit)
 
     def append_files(self, parts: Sequence[WrittenPart], stamp: Stamp) -> None:
         """Add the rows of ``parts``, which were written as ``stored_schema``."""
@@ -292,7 +304,7 @@ class MirrorTable:
         made = self.created(uri, schema, stamp, self._large)
         # Not as one stream: delta-rs cannot read while it writes.
         for run in lake_table.runs(turned(batch) for batch in self.read()):
-            made.append(pa.Table.from_batches(run, schema), stamp)
+            made.append(pa.Table.from_batches(run), stamp)
         made._known = set(made._files())
         failpoints.point("after-mirror-ddl")
         return made

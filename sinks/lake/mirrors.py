@@ -102,9 +102,10 @@ class Mirrors:
         selection: Selection,
         loads: TableLoads | None = None,
         large: LargeMirrors | None = None,
+        variants: bool = False,
     ) -> None:
         """``interval``: seconds between moments; 0: as soon as there is something. ``retention``: seconds, of ``Snapshots``. ``loads``: by which tables
-        are loaded. ``large``: what writes large mirrors; None: delta-rs writes all.
+        are loaded. ``large``: what writes large mirrors; None: delta-rs writes all. ``variants``: of ``OpenMirrors``.
         """
         self._lake = lake.rstrip("/")
         self._loads = loads
@@ -116,7 +117,7 @@ class Mirrors:
         self._reading = False
         """Whether the upstream may be waited for."""
         self._interval = interval
-        self._open = OpenMirrors(self._lake, selection, large)
+        self._open = OpenMirrors(self._lake, selection, large, variants)
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
@@ -350,9 +351,9 @@ class Mirrors:
             # An early one: the upstream does not have it at ``ts``.
             raise LoadLater(f"DDL job {late[-1].id} has not ended upstream at the moment of the mirrors")
         self._open.require_kept(at)
-        path, stamp, schema = self._open.new_path(table), self._open.stamp(ts), mirror_schema(at.info)
-        mirror = self._open.created(path, schema, stamp)
-        parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(schema))
+        path, stamp = self._open.new_path(table), self._open.stamp(ts)
+        mirror = self._open.created(path, self._open.new_schema(at.info), stamp)
+        parts = upstream.files_of(at, mirror.uri, mirror.stored_schema(mirror_schema(at.info)))
         mirror.append_files(parts, stamp)
         require_own_rowids(at.info, mirror)
         self._open.keep(path, mirror)

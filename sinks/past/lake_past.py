@@ -143,7 +143,7 @@ class Lake(LakeNow):
         target = schema.table_of(place.table_id, past.version)
         if jobs := past.unfollowed(ids):
             raise ConfigError(f"{name} has no history: {schema.in_words(jobs[0])} took or gave rows without row changes")
-        mirror = self._delta(place.path, place.version)
+        mirror = self._mirror(place, target.info)
         marks: Any = StructType.fromDDL(", ".join(f"{mark} {kind}" for mark, kind in HISTORY_MARKS.items()))
         wanted = StructType([*marks, *(mirror.schema[c.name] for c in target.info.target_columns())])
         small = schema.only(ids)

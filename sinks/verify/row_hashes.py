@@ -15,6 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
 from pyspark_tidb_binlog.schemas.changes.row_images import image_cells
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 from pyspark_tidb_binlog.schemas.changes.variant_values import encoded
@@ -64,5 +65,5 @@ class RowShape:
 def _comparable(cells: pa.Array, kind: pa.DataType, column: ColumnInfo | None) -> pa.Array:
     if pa.types.is_struct(kind):
         assert column is not None
-        return image_cells(column, cells)
+        return image_cells(column, documents_as(cells, kind))
     return pc.add(cells.cast(kind), pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else cells.cast(kind)

@@ -66,9 +66,9 @@ class LakeScene:
     def history(self) -> SchemaHistory:
         return SchemaHistory.of(JobReader().read(self._jobs))
 
-    def sink(self, lake: Path, loads: TableLoads | None = None, days: int = 0) -> LakeSink:
-        """A sink that has taken the lake. ``days``: of ``LakeSettings``."""
-        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0, days=days)
+    def sink(self, lake: Path, loads: TableLoads | None = None, **more: Any) -> LakeSink:
+        """A sink that has taken the lake. ``more``: of ``LakeSettings``."""
+        settings = LakeSettings(str(lake), 1, lease_timeout=1.0, selection=self._selection, mirror_interval=0.0, **more)
         sink, history = LakeSink(settings, loads=loads), self.history
         opened = sink.open(lambda _, commit_ts: self._start if commit_ts is None else commit_ts, lambda: history)
         self._applied = opened.applied
@@ -95,9 +95,9 @@ class LakeScene:
             self.play(sink, end)
             eventually(lambda: followed_ts(sink) == sink.commit_ts)
 
-    def run(self, lake: Path, *ends: int) -> Path:
-        """A life of a writer; the lake."""
-        sink = self.sink(lake)
+    def run(self, lake: Path, *ends: int, **more: Any) -> Path:
+        """A life of a writer; the lake. ``more``: of ``LakeSettings``."""
+        sink = self.sink(lake, **more)
         try:
             self.play(sink, *ends)
         finally:

@@ -81,6 +81,8 @@ def _is_real(date: str) -> bool:
 def _text(column: ColumnInfo, value: Any) -> Any:
     if kind_of(column) is not CellKind.JSON or value is None:
         return value
+    if isinstance(value, str):
+        return json.dumps(json.loads(value))
     return json.dumps((value if isinstance(value, VariantVal) else VariantVal(value["value"], value["metadata"])).toPython(), default=int)
 
 

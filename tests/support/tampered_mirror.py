@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorTable, Stamp, rows_of_version
 from pyspark_tidb_binlog.sinks.lake.moments import Snapshots
@@ -22,8 +23,9 @@ def rows_in(lake: Path, name: str) -> pa.Table:
     state = published(lake)[name]
     assert state.info is not None and state.version is not None
     schema = mirror_schema(state.info)
-    rows = pa.Table.from_batches(rows_of_version(f"{lake}/{state.path}", state.version)).select(schema.names)
-    return rows.sort_by(schema.names[0]).cast(schema)
+    rows = pa.Table.from_batches(rows_of_version(f"{lake}/{state.path}", state.version)).sort_by(schema.names[0])
+    cells = [documents_as(rows[field.name].combine_chunks(), field.type).cast(field.type) for field in schema]
+    return pa.Table.from_arrays(cells, schema=schema)
 
 
 def tampered(lake: Path, name: str, change: Callable[[pa.Table], pa.Table], *, publish: bool = True) -> None:
@@ -32,7 +34,7 @@ def tampered(lake: Path, name: str, change: Callable[[pa.Table], pa.Table], *, p
     assert state.version is not None
     stamp = Stamp(state.upto_ts, _EPOCH)
     mirror = MirrorTable.at(f"{lake}/{state.path}", state.version, stamp)
-    write_deltalake(mirror._table, change(rows), mode="overwrite", commit_properties=stamp.commit)
+    write_deltalake(mirror._table, mirror._as_kept(change(rows)), mode="overwrite", commit_properties=stamp.commit)
     if publish:
         snapshots = Snapshots(str(lake))
         snapshots.take(_EPOCH)

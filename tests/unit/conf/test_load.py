@@ -335,6 +335,7 @@ def test_the_other_kinds_variables_are_no_error() -> None:
         ('[spark]\nparts = "2"\n', ["drainer.toml: spark.parts: '2' is not a whole number"]),
         ("[spark]\nparts = true\n", ["True is not a whole number"]),
         ("[spark]\nparts = 0\n", ["spark.parts must be at least 1"]),
+        ('[spark]\nlake-json = "text"\n', ["spark.lake-json: 'text' is not string or variant"]),
         ("[spark]\nreload-interval = -1.0\n", ["spark.reload-interval must not be negative"]),
         ('[spark]\nddl-policy = "go"\n', ["spark.ddl-policy: 'go' is not stop, skip or quarantine"]),
         ("[syncer]\nignore-schemas = [1]\n", ["[1] is not a string of names separated by commas, or a list"]),

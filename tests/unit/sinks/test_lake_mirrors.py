@@ -1,6 +1,7 @@
 """The mirrors of a lake without Spark: kills at every step, two writers, a suspended one that wakes, other programs in a mirror, and kinds of DDLs."""
 
 import datetime
+import json
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.schemas.codec.json_binary import JsonNull
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
@@ -35,7 +37,7 @@ from tests.support.lake_lives import LOST, PAUSE, SHORT_PAST, life, replicate, r
 from tests.support.lake_rows import image
 from tests.support.lake_scene import KEY, LakeScene, cells_of
 from tests.support.mapped_mirror import mapped
-from tests.support.mirror_rows import assert_mirrored, moments, published, totals
+from tests.support.mirror_rows import assert_mirrored, by_delta, image_of, moments, published, totals
 
 POINTS = ("after-mirror-merge", "after-mirror-ddl", "before-publication", "after-publication", "after-downstream-commit")
 
@@ -358,6 +360,40 @@ def test_a_mirror_of_an_earlier_build_has_column_mapping_until_it_is_written_aga
     assert not mirror.alter([*((field, field.name) for field in schema), new], ONE_STAMP)
     plain = mirror.rewritten(str(tmp_path / "u"), schema, lambda rows: rows, ONE_STAMP)
     assert rows_in(plain) == rows and plain._table.protocol().reader_features is None
+
+
+DOCUMENTS = {1: {"a": [1, 1.5, 100.0, 1 << 53], "é": 'x"'}, 2: JsonNull(), 3: None}
+
+
+@pytest.mark.shows("spark.lake-json")
+@pytest.mark.parametrize("variants", [False, True], ids=["string", "variant"])
+def test_a_mirror_keeps_the_json_that_it_has_until_it_is_written_again(variants: bool, tmp_path: Path) -> None:
+    """A lake that was begun with the other setting. A column that is added, and a table that is made, are as the setting says."""
+    of_json, more = column(2, "j", JSON), column(3, "k", JSON)
+    scene = LakeScene.of(table(10, "plain", [ID, of_json]), ranged(21, 22, columns=[ID, of_json]))
+    for number, document in DOCUMENTS.items():
+        scene.row(30, 20, 3, None, {"id": number, "j": document})
+    scene.ddl(40, exchange(4, 10, ranged(10, 22, columns=[ID, of_json])))
+    scene.ddl(50, job(5, 5, ranged(10, 22, columns=[ID, of_json, more]), query="alter table parent add column k json"))
+    scene.row(55, 20, 5, None, {"id": 200, "j": [], "k": {}})
+    scene.ddl(60, job(6, 5, ranged(10, 22, columns=[ID, column(2, "i", JSON), more]), query="alter table parent rename column j to i"))
+    other, now = (str, dict) if variants else (dict, str)
+    there = [{"a": [1, 1.5, 100.0, 1 << 53], "é": 'x"'}, None, "NULL"]
+    scene.run(tmp_path, 35, json_variants=not variants)
+    assert documents(tmp_path, "d.parent", "j") == (there, {other})
+    scene.run(tmp_path, 57, json_variants=variants)
+    assert documents(tmp_path, "d.plain", "j") == (there, {now})
+    assert [documents(tmp_path, "d.parent", name) for name in "jk"] == [([[]], {other}), ([{}], {now})]
+    scene.run(tmp_path, 70, json_variants=variants)
+    assert [documents(tmp_path, "d.parent", name) for name in "ik"] == [([[]], {now}), ([{}], {now})]
+
+
+def documents(lake: Path, name: str, column_: str) -> tuple[list[Any], set[type]]:
+    """The documents of a mirror, and how it has them."""
+    rows = sorted(by_delta(lake, published(lake)[name]), key=lambda row: int(row["id"]))
+    cells = [row[column_] for row in rows]
+    values = [json.loads(cell) if isinstance(cell, str) else "NULL" if cell is None else image_of(cell) for cell in cells]
+    return values, {type(cell) for cell in cells if cell is not None}
 
 
 def filled(made: Any, uri: Path) -> MirrorTable:
