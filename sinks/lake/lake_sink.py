@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.sinks.lake.lake_table import PARTS, LiveFile, RecordRep
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import NO_ROWS, LakeState, LakeWriter, Ledger, LedgerWrite, written_part
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import Doubled, ddl_row, ledger_rows
-from pyspark_tidb_binlog.sinks.lake.mirrors import MUCH, Mirrors, TableLoads
+from pyspark_tidb_binlog.sinks.lake.mirrors import Mirrors, TableLoads
 from pyspark_tidb_binlog.sinks.lake.power_loss import put_back, reaches
 from pyspark_tidb_binlog.sinks.lake.upkeep import Upkeep, old_changes
 from pyspark_tidb_binlog.sinks.routing.replicated import DdlFate, Selection
@@ -184,7 +184,7 @@ class LakeSink(Sink):
             name = name_of(step.job, history)
             to = self._settings.selection.routes.target(name.schema, name.name)
             rows = [] if unwanted else [ddl_row(step, (to.schema, to.name))]
-            self._step(step.commit_ts, step.applied, LedgerWrite(rows), MUCH * len(rows))
+            self._step(step.commit_ts, step.applied, LedgerWrite(rows), len(rows), ddl=True)
             fate = "recorded"
         self._commit_ts = max(self._commit_ts, step.commit_ts)
         return DdlResult(fate=fate)
@@ -246,11 +246,11 @@ class LakeSink(Sink):
 
     # The ledger.
 
-    def _step(self, commit_ts: int, applied: AppliedJobs, added: LedgerWrite, changes: int) -> None:
+    def _step(self, commit_ts: int, applied: AppliedJobs, added: LedgerWrite, changes: int, *, ddl: bool = False) -> None:
         failpoints.point("before-downstream-commit")
         self._commit(commit_ts, applied, added)
         if self._mirrors is not None and changes:
-            self._mirrors.note(changes)
+            self._mirrors.note(changes, ddl=ddl)
         failpoints.point("after-downstream-commit")
 
     def _commit(self, commit_ts: int | None, applied: AppliedJobs, added: LedgerWrite = NO_ROWS, *, held: bool = True) -> None:

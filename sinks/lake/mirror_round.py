@@ -212,20 +212,24 @@ class Round:
         """By table id: the newest row that is published or will be."""
 
     def run(self, rows: pa.Table, ddls: list[dict[str, Any]], upto_ts: int, pieces: RowPieces | None = None) -> None:
-        """Bring all mirrors to ``upto_ts``. ``rows``: the row changes; ``ddls``: in order; ``pieces``: other row changes, which all DDLs are behind."""
-        rows, begin = rows.sort_by("commit_ts"), 0
-        times = rows["commit_ts"].to_numpy()
+        """Bring all mirrors to ``upto_ts``. ``rows``: the row changes; ``ddls``: in order; ``pieces``: other row changes, which all DDLs are behind.
+
+        At a DDL only its own tables are brought to the moment before it: readers of others add what the ledger has since their last version.
+        """
         ends = [(row["commit_ts"] - (not row["early"]), row) for row in ddls]
         if pieces is not None:
             self._bring(pieces, ends[0][0] if ends else upto_ts)
         for before_ts, row in ends:
-            end = int(np.searchsorted(times, before_ts, "right"))
-            if end > begin:
-                self._bring([rows.slice(begin, end - begin)], before_ts)
-            begin, ts = end, row["commit_ts"]
-            self._publish(self._ddl(Job.from_json(json.loads(row["job"])), ts), ts)
-        if begin < rows.num_rows:
-            self._bring([rows.slice(begin)], upto_ts)
+            job, ts = Job.from_json(json.loads(row["job"])), row["commit_ts"]
+            ids = self._tables_of(job)
+            before = np.isin(rows["table_id"].to_numpy(), list(ids)) & (rows["commit_ts"].to_numpy() <= before_ts)
+            if before.any():
+                self._bring([rows.filter(pa.array(before))], before_ts)
+                rows = rows.filter(pa.array(~before))
+            self._ddl(job, ids, ts)
+            self._publish(ids, ts)
+        if rows.num_rows:
+            self._bring([rows], upto_ts)
 
     def _publish(self, table_ids: Iterable[int], ts: int) -> None:
         """Add a row of what each of these tables is at ``ts``, if that is not what its last row says."""
@@ -310,21 +314,24 @@ class Round:
 
     # DDLs.
 
-    def _ddl(self, job: Job, ts: int) -> Iterable[int]:
-        """Follow a DDL; the ids of tables that it is about."""
+    def _tables_of(self, job: Job) -> Collection[int]:
+        """Add a DDL to the history; the ids of tables that it is about."""
         self.history = self.history.merged([job])
-        ids: Iterable[int] = self.history.tables_of_job(job)
         if job.type == JobType.FLASHBACK_CLUSTER:
-            ids = [i for i, t in self.tables.items() if t.state == MIRRORED]
+            return [i for i, t in self.tables.items() if t.state == MIRRORED]
+        ids = set(self.history.tables_of_job(job))
         if job.kind.new_table_id or job.kind.effect.rows is RowsAfter.EXCHANGED:
-            ids = {*ids, job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
+            ids |= {job.table_id} | ({job.table_info.id} if job.table_info is not None else set())
+        return ids
+
+    def _ddl(self, job: Job, ids: Collection[int], ts: int) -> None:
+        """Follow a DDL of these tables."""
         if job.kind.effect.rows is RowsAfter.EXCHANGED:
             self._exchange(job, ts)
         else:
             former = self.tables.get(job.table_id)
             for table_id in sorted(ids):
                 self._follow(table_id, former, job, ts)
-        return ids
 
     def _follow(self, table_id: int, former: MirrorState | None, job: Job, ts: int) -> None:
         """Follow a job with one table; ``former``: the job's own table before it."""

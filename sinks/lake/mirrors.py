@@ -50,7 +50,9 @@ from pyspark_tidb_binlog.sinks.sink import KeptTable
 _log = logging.getLogger(__name__)
 
 MUCH = 100_000
-"""Row changes after which a moment is published before its time. A DDL counts as many: until it is followed, readers stop before it."""
+"""Row changes after which a moment is published before its time."""
+_DDL_SHARE = 3
+"""Into how many parts DDLs divide the time between two moments: until a DDL is followed, readers stop before it."""
 _REPLACED_BYTES = 16 << 20
 """Of files of mirrors that a round replaces, for which an interval is waited. They are kept for hours."""
 _LONGEST = 3600.0
@@ -121,7 +123,7 @@ class Mirrors:
         self._ledger, self._snapshots = Ledger(lake), Snapshots(lake, retention)
         self._old_versions = OldVersions(self._lake, self._snapshots)
         self._wake = threading.Condition()
-        self._changes, self._ending = 0, False
+        self._changes, self._ddl, self._ending = 0, False, False
         self._thread: threading.Thread | None = None
         self._tables: dict[int, MirrorState] | None = None
         self._history = SchemaHistory()
@@ -156,10 +158,11 @@ class Mirrors:
         self._thread = threading.Thread(target=self._follow, name="lake-mirrors", daemon=True)
         self._thread.start()
 
-    def note(self, changes: int) -> None:
-        """Count row changes that came to the ledger."""
+    def note(self, changes: int, *, ddl: bool = False) -> None:
+        """Count row changes, or a DDL, that came to the ledger."""
         with self._wake:
             self._changes += changes
+            self._ddl |= ddl
             self._wake.notify()
 
     def close(self) -> None:
@@ -178,10 +181,9 @@ class Mirrors:
         begun, pause = 0.0, self._interval
         while True:
             with self._wake:
-                due = begun + pause
-                while not self._ending and (not self._changes or (self._changes < MUCH and time.monotonic() < due)):
-                    self._wake.wait(max(0.0, due - time.monotonic()) if self._changes else None)
-                self._changes, ending, begun, pause = 0, self._ending, time.monotonic(), self._interval
+                while not self._ending and (left := self._seconds_left(begun, pause)) != 0.0:
+                    self._wake.wait(left)
+                self._changes, self._ddl, ending, begun, pause = 0, False, self._ending, time.monotonic(), self._interval
             try:
                 upto_ts = self.catch_up()
                 later = upto_ts is not None and self._load_tables(upto_ts)
@@ -208,6 +210,13 @@ class Mirrors:
                 self._retry_soon()
             if ending:
                 return
+
+    def _seconds_left(self, begun: float, pause: float) -> float | None:
+        """How long the next round waits; None: for a change."""
+        if not self._changes:
+            return None
+        due = begun + (min(pause, self._interval / _DDL_SHARE) if self._ddl else pause)
+        return 0.0 if self._changes >= MUCH else max(0.0, due - time.monotonic())
 
     def _retry_soon(self) -> None:
         with self._wake:
