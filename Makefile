@@ -58,6 +58,10 @@ settings: setup-dev ## docs/settings.md and conf/*.toml from the model of the se
 parity: setup-dev ## docs/parity.md from the markers of the tests and tests/parity.toml
 	$(VENV)/python -m tests.support.parity_page
 
+.PHONY: engines
+engines: setup-dev ## docs/engines.md from tests/support/engines.py
+	$(VENV)/python -m tests.support.engines
+
 .PHONY: monitoring
 monitoring: setup-dev ## deploy/: the Grafana dashboard and the alert rules, from the metrics and the table of alarms
 	$(VENV)/python -m pyspark_tidb_binlog.jobs.check.monitoring_files
