@@ -1,4 +1,4 @@
-"""The lake beside the MySQL sink: ``python -m benchmarks.bench_lake [--repeat 3] [--minutes 2] [--rate 500] [--only backlog|lag|mirrors|read]``.
+"""The lake beside the MySQL sink: ``python -m benchmarks.bench_lake [--repeat 3] [--minutes 2] [--rate 500] [--only backlog|lag|mirrors|read|forced]``.
 
 Backlog: the case ``bench`` from two Pumps into an empty MariaDB and into an empty lake, in turns, on one session. Measured as ``bench_backlog`` does.
 Prints row events a second of both, and their ratio with its goal; also the time until the mirrors are published, the stream's end included.
@@ -10,6 +10,8 @@ step, so that an hour shows whether its end is as quick as its begin. Exit code 
 Mirrors: 1,000 tables of 10,000 rows with 50 changes each, and 10 of them, until they are published (``bench_mirrors``).
 
 Read: a table of a million rows with 50,000 changes that its mirror does not have yet, in a ledger of ten million.
+
+Forced: commits of 100 rows to a ledger, each forced to the disk and not, in turns.
 """
 
 import argparse
@@ -19,9 +21,11 @@ import statistics
 import sys
 import tempfile
 import time
+import unittest.mock
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -40,12 +44,19 @@ from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
+from pyspark_tidb_binlog.sinks.lake.commit_log import CommitLog
+from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, LedgerWrite
+from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 
 RATIO_GOAL, MIRRORS_GOAL = 0.8, 2.5
 LAG_GOALS = (0.5, 3.0)
 """p50 and p99, in seconds."""
 DRIFT_GOAL = 1.5
 """How many times the first minute's p50 the last one's may be."""
+FORCED_GOAL = 20.0
+"""Milliseconds that forcing adds to a commit."""
+_FORCED = 100
+"""Commits in each way."""
 EVENTS = 279_016
 """Row events of the case ``bench``."""
 
@@ -58,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--warm", type=float, default=15.0, help="seconds of the same load before measuring")
     options.add_argument("--rate", type=float, default=500.0, help="transactions a second")
     options.add_argument("--delivery", choices=("sorted", "raw"), default="sorted")
-    options.add_argument("--only", choices=("backlog", "lag", "read", "mirrors"), help="one of them")
+    options.add_argument("--only", choices=("backlog", "lag", "read", "mirrors", "forced"), help="one of them")
     given = options.parse_args(argv)
     spark, reached = build_session("bench lake", master="local[2]"), True
     if given.only in (None, "backlog"):
@@ -71,6 +82,8 @@ def main(argv: Sequence[str]) -> int:
     spark.stop()
     if given.only in (None, "mirrors"):
         reached &= measure_mirrors()
+    if given.only in (None, "forced"):
+        reached &= measure_forced()
     return 0 if reached else 1
 
 
@@ -192,6 +205,26 @@ def measure_lag(spark: SparkSession, delivery: str, load_: WorkloadConfig, warm:
         flush=True,
     )
     return bool(measured) and p50 < LAG_GOALS[0] and p99 < LAG_GOALS[1] and last < DRIFT_GOAL * first
+
+
+def measure_forced() -> bool:
+    """Commits to a ledger with and without a force, in turns; returns whether a force is quick enough."""
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="bench-forced-") as place:
+        ledger, state = Ledger(place), LakeState("bench", 1, 1, held=True)
+        ledger.create(state)
+        rows = pa.RecordBatch.from_pylist([{"commit_ts": n, "op": "insert", "database": "d", "table": "t"} for n in range(100)], LEDGER)
+        for number in range(2 * _FORCED):
+            fresh, begun = dataclasses.replace(state, number=state.number + 1), time.perf_counter()
+            with unittest.mock.patch.object(CommitLog, "force") if number % 2 else contextlib.nullcontext():
+                ledger.commit(state, fresh, LedgerWrite([rows]))
+            taken[number % 2 == 0].append(1000 * (time.perf_counter() - begun))
+            state = fresh
+    forced, not_forced = (statistics.median(taken[way]) for way in (True, False))
+    print(
+        f"a commit of 100 rows: {forced:.1f} ms forced, {not_forced:.1f} ms not; {forced - not_forced:.1f} ms more (goal: {FORCED_GOAL:g})"
+    )
+    return forced - not_forced <= FORCED_GOAL
 
 
 def within(probes: Probes, begin: int, end: int) -> Probes:
