@@ -30,7 +30,14 @@ TIMES = [
     datetime.datetime(1582, 10, 4, 23, 59, 59, 999999),
 ]
 TIMES += [datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)]
-"""Each with digits that statistics do not have."""
+STAMPS = [datetime.datetime(1970, 1, 1, 0, 0, second, 999999, datetime.UTC) for second in (1, 59)]
+STAMPS += [
+    datetime.datetime(2026, *of, 59, 999999, datetime.UTC)
+    for of in ((3, 8, 9, 59), (3, 8, 10, 0), (11, 1, 8, 59), (11, 1, 9, 30), (11, 20, 12, 0))
+]
+STAMPS += [datetime.datetime(2038, 1, 19, 3, 14, 7, 999999, datetime.UTC)]
+"""DATETIMEs, and TIMESTAMPs, which TiDB has from 1970 to 2038; each with digits that statistics do not have. Of earlier TIMESTAMPs Spark with
+``timeParserPolicy = LEGACY`` would pass over files."""
 SCHEMA = pa.schema(
     {
         "id": pa.int64(),
@@ -164,31 +171,34 @@ def test_columns_without_statistics_are_filtered(engine: str, made: Mapping[str,
         assert found == [row["commit_ts"] for row in wanted if row[name] == value], (name, value)
 
 
-@pytest.fixture(scope="module", params=["log", "checkpoint"])
-def times(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A mirror with each of ``TIMES`` in a file of its own, whose statistics have only milliseconds, below the time."""
-    schema, uri = pa.schema({"at": pa.timestamp("us"), "stamp": pa.timestamp("us", "UTC")}.items()), tmp_path_factory.mktemp("times")
-    mirror = MirrorTable.created(str(uri / "t"), schema, STAMP)
-    for time in TIMES:
-        mirror.append(pa.table([[time], [time.replace(tzinfo=datetime.UTC)]], schema=schema), STAMP)
+@pytest.fixture(params=["log", "checkpoint"])
+def times(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A mirror with each of ``TIMES`` and ``STAMPS`` in a file of its own, whose statistics have only milliseconds, below the time. It is not shared: Spark
+    keeps the statistics that the first session has parsed.
+    """
+    schema = pa.schema({"at": pa.timestamp("us"), "stamp": pa.timestamp("us", "UTC")}.items())
+    mirror = MirrorTable.created(str(tmp_path / "t"), schema, STAMP)
+    for time, stamp in zip(TIMES, STAMPS, strict=True):
+        mirror.append(pa.table([[time], [stamp]], schema=schema), STAMP)
     if request.param == "checkpoint":
         mirror._table.create_checkpoint()
     return mirror.uri
 
 
-FILTERS = [(op, time) for op in ("=", ">=", "<=") for time in TIMES]
+FILTERS = [(name, op, one) for name, all_ in (("at", TIMES), ("stamp", STAMPS)) for op in ("=", ">=", "<=") for one in all_]
 
 
-def wanted(op: str, time: datetime.datetime) -> list[datetime.datetime]:
-    return sorted(one for one in TIMES if {"=": one == time, ">=": one >= time, "<=": one <= time}[op])
+def wanted(name: str, op: str, value: datetime.datetime) -> list[datetime.datetime]:
+    """The times ``at`` of the rows of which a condition holds."""
+    cells = zip(TIMES, TIMES if name == "at" else STAMPS, strict=True)
+    return sorted(at for at, cell in cells if {"=": cell == value, ">=": cell >= value, "<=": cell <= value}[op])
 
 
 def test_times_with_microseconds_are_filtered(engine: str, times: str) -> None:
     if engine.startswith("Spark"):
         pytest.skip("by the next test")
-    for op, time in FILTERS:
-        for where in (("at", op, time), ("stamp", op, time.replace(tzinfo=datetime.UTC))):
-            assert sorted(row["at"] for row in ENGINES[engine][1](times, where)) == wanted(op, time), where
+    for where in FILTERS:
+        assert sorted(row["at"] for row in ENGINES[engine][1](times, where)) == wanted(*where), where
 
 
 ZONES = [("UTC", "CORRECTED"), ("America/Los_Angeles", "LEGACY"), ("Asia/Shanghai", "EXCEPTION")]
@@ -210,16 +220,9 @@ def test_spark_filters_times_in_any_zone(zone: str, policy: str, times: str, spa
     session.conf.set("spark.sql.session.timeZone", zone)
     session.conf.set("spark.sql.legacy.timeParserPolicy", policy)
     session.read.format("delta").load(times).createOrReplaceTempView("t")
-    filters = [(op, time) for op, time in FILTERS if op != "<="]
-    whole = {
-        column_: [f"{column_} {op} {literal(time.replace(tzinfo=tz))}" for op, time in filters]
-        for column_, tz in (("at", None), ("stamp", datetime.UTC))
-    }
-    for conditions in whole.values():
-        each = (f"SELECT {number} AS number, at FROM t WHERE {condition}" for number, condition in enumerate(conditions))
-        found: dict[int, list[datetime.datetime]] = {number: [] for number in range(len(conditions))}
-        for number, at in session.sql(" UNION ALL ".join(each)).collect():
-            found[number].append(at)
-        assert {conditions[n]: sorted(at) for n, at in found.items()} == {
-            condition: wanted(*one) for condition, one in zip(conditions, filters, strict=True)
-        }
+    filters = [where for where in FILTERS if where[1] != "<="]
+    found: dict[int, list[datetime.datetime]] = {number: [] for number in range(len(filters))}
+    each = (f"SELECT {number} AS number, at FROM t WHERE {name} {op} {literal(one)}" for number, (name, op, one) in enumerate(filters))
+    for number, at in session.sql(" UNION ALL ".join(each)).collect():
+        found[number].append(at)
+    assert {filters[number]: sorted(at) for number, at in found.items()} == {where: wanted(*where) for where in filters}

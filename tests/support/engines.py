@@ -199,7 +199,7 @@ deltalake {deltalake} opens each table for pandas, Arrow and DuckDB:
     orders = table.to_pyarrow_dataset(); duckdb.sql("FROM orders")       # DuckDB
 
 A mirror has the columns in the order in which they came. That of a table without a clustered key has `_tidb_rowid`, too. Filters on any column give what a full scan gives, also on times with microseconds, whose
-statistics have milliseconds.
+statistics have milliseconds: in any time zone of Spark, and with any `timeParserPolicy`.
 """
 
 if __name__ == "__main__":
