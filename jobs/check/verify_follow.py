@@ -2,6 +2,7 @@
 
     rows that changed in (S, S']    from the Pumps; compared at S'
     a table of which one differs    compared as a whole, before others
+    a new name, or another table    the same: rows that are logged under its former name are not looked up by it
     all tables                      once an hour, as far as the rate allows: the pass goes on where it was, also after a restart
 
 Promises: reads only. What cannot be compared now (a DDL runs, a server is away, the target is half applied) is compared at the next look, from the same S on.
@@ -36,16 +37,16 @@ class Follow:
     run: Verification
     taken: VerifyRun
     record: VerificationTable
-    _again: list[TableName] = field(default_factory=list, init=False)
-    """Tables of which changed rows differed, or that have a new name."""
-    _named: Mapping[TableName, int] = field(default_factory=dict, init=False)
-    """The upstream's tables at the last look, with TiDB's ids."""
+    _again: dict[TableName, None] = field(default_factory=dict, init=False)
+    """Tables of which changed rows differed, and those whose names are new, in order."""
+    _known: Mapping[TableName, int] | None = field(default=None, init=False)
+    """The tables at the last S, with TiDB's ids; None: no look was taken yet, and the first pass compares them all."""
     _table: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
     """Over one of these tables; None: none is under way."""
     _pass: Iterator[RoundDone | VerifiedTable] | None = field(default=None, init=False)
     """Over all tables."""
-    _differ: set[str] = field(default_factory=set, init=False)
-    """Tables that differed when they were compared last."""
+    _differ: dict[TableName, int] = field(default_factory=dict, init=False)
+    """Tables that differed when they were compared last, with the S."""
     _pass_at: float = field(default=0.0, init=False)
     """When the next pass over all tables begins."""
 
@@ -58,9 +59,7 @@ class Follow:
             try:
                 upto = self._look(upto)
                 while time.monotonic() < look_at and not stop.is_set() and (found := self._next()) is not None:
-                    self.taken.take(found)
-                    if isinstance(found, VerifiedTable):
-                        (self._differ.add if found.differs else self._differ.discard)(found.name)
+                    self._take(found)
             except _PASSING as error:
                 self.taken.view.say(f"nothing is compared until the next look: {error}")
                 self._pass_at = self._pass_at if self._pass is None else 0.0
@@ -70,28 +69,44 @@ class Follow:
                 self.run.close()  # no snapshot is held until the next look
             stop.wait(max(look_at - time.monotonic(), 0.0))
 
+    def _take(self, found: RoundDone | VerifiedTable) -> None:
+        if isinstance(found, VerifiedTable):
+            name = _named(found)
+            if found.differs:
+                self._differ[name] = found.ts
+            elif (found.first_ts or found.ts) < self._differ.get(name, 0):
+                # Rows that were compared first may be those that have differed since.
+                self._again[name] = None
+                return
+            else:
+                self._differ.pop(name, None)
+        self.taken.take(found)
+
     def _look(self, after_ts: int) -> int:
         """Compare what has changed after ``after_ts``; the new S. 0: nothing was compared before."""
-        ts = self.run.at()
-        known, self._named = self._named, self.run.named()
-        # What was logged of a table under its name before is found by none.
-        self._again += [name for name, number in self._named.items() if known and known.get(name) != number]
+        ts, known = self.run.at(), self._known
+        self._known = self.run.named()
+        if known is not None:
+            self._again |= dict.fromkeys(name for name, table_id in self._known.items() if known.get(name) != table_id)
         if not after_ts or ts <= after_ts:
             return ts
-        found = list[VerifiedTable]()
-        for images in changed_images(source_options(self.config), after_ts, ts):
-            found += [self.run.changed(name, of) for name, of in images.items() if self.run.compares(name)]
+        seen = dict[TableName, VerifiedTable]()
+        for name, images in ((n, of) for found in changed_images(source_options(self.config), after_ts, ts) for n, of in found.items()):
+            if self.run.compares(name):
+                table, before = self.run.changed(name, images), seen.get(name)
+                if table.tally is not None and before is not None and before.tally is not None:
+                    table.tally.add(before.tally)
+                seen[name] = table
+        found = list(seen.values())
         differing = [table for table in found if table.tally is not None and table.tally.differing]
-        for table in differing:
-            self.taken.take(table)
-            schema, _, name = table.name.partition(".")
-            self._again.append((schema, name))
         self.record.note_changes(ts, found)
         rows = sum(table.tally.rows for table in found if table.tally is not None)
         differ = f"{sum(t.tally.differing for t in differing if t.tally is not None):,} DIFFER" if differing else "equal"
-        still = f"; {', '.join(sorted(self._differ))} differ since before" if self._differ else ""
+        still = f"; {', '.join(sorted(map('.'.join, self._differ)))} differ since before" if self._differ else ""
+        for table in differing:
+            self._again[_named(table)] = None
+            self._take(table)
         self.taken.view.say(f"{as_time(ts)}: {rows:,} rows had changed: {differ}{still}")
-        self._differ |= {table.name for table in differing}
         return ts
 
     def _begin(self) -> None:
@@ -101,8 +116,10 @@ class Follow:
         """The next event; None: there is nothing to do now."""
         while self._table is not None or self._again:
             if self._table is None:
-                self._table = self.run.verified(self._again.pop(0))
+                self._table = self.run.verified(next(iter(self._again)))
             if (found := next(self._table, None)) is not None:
+                if isinstance(found, VerifiedTable):
+                    del self._again[next(iter(self._again))]  # the one that is under way; whoever takes the event may add it again
                 return found
             self._table = None
         if self._pass is None and time.monotonic() >= self._pass_at:
@@ -113,3 +130,8 @@ class Follow:
             self._pass = None
             self.record.end()
         return None
+
+
+def _named(table: VerifiedTable) -> TableName:
+    schema, _, name = table.name.partition(".")
+    return schema, name

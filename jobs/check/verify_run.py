@@ -56,6 +56,8 @@ class VerifyRun:
             self.view.say(
                 f"goes on where the run of {begun.run[:19].replace('T', ' ')} UTC ended; {len(begun.tables)} tables were equal (--afresh begins anew)"
             )
+        if begun.unreadable:
+            self.view.say(f"begins anew, because {begun.unreadable}")
         self.tables = [VerifiedTable(name, ts, (), Tally(rows=rows)) for name, (ts, rows) in begun.tables.items()]
         return begun
 

@@ -94,6 +94,12 @@ class AppendedTable:
         write_deltalake(table, rows, mode="append", commit_properties=done, post_commithook_properties=_KEEP_LOG)
         self._table = table
 
+    def remove(self, predicate: str) -> None:
+        """Remove rows, in a commit that a stream over the table refuses."""
+        table, self._table = self._held, None
+        table.delete(predicate, commit_properties=_STRICT, post_commithook_properties=_KEEP_LOG)
+        self._table = table
+
     def tidy(self) -> None:
         """Do what is due: after a commit of its own."""
         table, self._table = self._table, None

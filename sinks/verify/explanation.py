@@ -1,6 +1,6 @@
 """What the record and the settings know of a table that differs, in words: DDLs that were not executed in full, findings, skipped transactions. Pure.
 
-A DDL concerns a table if a loss begins with the table's name at the target, or if it was not executed and its text names the table.
+A DDL explains a table's difference if a loss begins with the table's name at the target, or if it was not executed and its text names the table.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark_tidb_binlog.schemas.ddl_tokens import significant
+from pyspark_tidb_binlog.schemas.ddl_tokens import significant, words
 from pyspark_tidb_binlog.schemas.findings import FindingKind
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import DONE, RecordedDdl
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
@@ -17,6 +17,20 @@ _NOT_EXECUTED = frozenset({"ignored", "filtered"})
 """How a DDL is done that no server was given."""
 _OF_ALL_TABLES = frozenset({FindingKind.LOST, FindingKind.DDL})
 """Kinds of findings that may be of no single table."""
+
+
+_CHANGES = frozenset({"ALTER", "CREATE", "DROP", "RENAME"})
+_OF_NAMED_TABLES = frozenset({"TABLE", "INDEX", "UNIQUE", "VIEW"})
+"""The second words of statements that name each table they change. ``RECOVER TABLE BY JOB`` names none, nor may ``ALTER DATABASE`` name its database."""
+
+
+def may_concern(query: str, executed: str, names: Collection[str]) -> bool:
+    """Whether a DDL may change a table. ``query``: TiDB's text. ``executed``: what the target is given. ``names``: of the table, on either side and without a database."""
+    first = words(significant(query)[:2])
+    if first[:1] != ["TRUNCATE"] and (len(first) < 2 or first[0] not in _CHANGES or first[1] not in _OF_NAMED_TABLES):
+        return True
+    texts = f"{query} {executed}".replace("``", "`").replace('""', '"')
+    return any(re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", texts, re.IGNORECASE) for name in names)
 
 
 def reason(ddls: Sequence[RecordedDdl], upstream: TableName, target: TableName, name: str) -> str:

@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import StateTable
+from pyspark_tidb_binlog.sinks.mysql.target import as_text
 
 SETTLE_SECONDS = 60.0
 """How long a target may be half applied, or have a DDL under way, before the Drainer is asked for a rest, and again before this is an error."""
@@ -60,6 +61,7 @@ SHORTLY = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
 """Whoever makes the holder of the lease row wait, by a lock on another row, makes the stream wait. Not at a TiDB."""
 NOW = "SELECT @@tidb_current_ts"
 DDLS = "SELECT COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', job_id, state, commit_ts, began, ended))), 0) FROM {ddls} WHERE cluster_id = %s"
+STATES = "SELECT job_id, state, commit_ts, began, ended FROM {ddls} WHERE cluster_id = %s"
 UNSETTLED = "SELECT job_id, state FROM {ddls} WHERE cluster_id = %s AND job_id <> 0 AND state <> %s AND (state = %s OR commit_ts > %s OR (early = 1 AND version > %s)) LIMIT 1"
 
 
@@ -177,6 +179,17 @@ class Readers:
         """Number and checksum of the recorded DDLs, in the session's snapshot."""
         ((count, total),) = session.query(DDLS.format(ddls=self._ddls), [self._cluster_id])
         return int(count), int(total)
+
+    def ddls_since(self, standing: StandingReaders) -> list[tuple[str, str]]:
+        """What TiDB wrote, and what the target was given, of each DDL whose record is another now than at S."""
+        sessions, found = (standing.newest, standing.pairs[0].target), list[tuple[str, str]]()
+        with unlocked(sessions[1]):
+            states = [{tuple(row) for row in one.query(STATES.format(ddls=self._ddls), [self._cluster_id])} for one in sessions]
+            jobs = sorted({row[0] for row in states[0] ^ states[1]})
+            texts = f"SELECT query, executed FROM {self._ddls} WHERE cluster_id = %s AND job_id IN ({', '.join(['%s'] * len(jobs))})"
+            for one in sessions if jobs else ():
+                found += [(as_text(query), as_text(given or "")) for query, given in one.query(texts, [self._cluster_id, *jobs])]
+        return found
 
     @contextmanager
     def holding(self) -> Iterator[tuple[SnapshotRecord, SidePair]]:

@@ -81,11 +81,8 @@ class Intent:
 
     frozen: FrozenTables
     standard: Standard
-
-    @property
-    def selection(self) -> Selection:
-        """The settings' filters and routes."""
-        return Selection.of(self.standard.apply)
+    selection: Selection
+    """The settings' filters and routes."""
 
     def against(self, table: TargetTable) -> str:
         """Why the rows of a table of the upstream are no copy by intent; empty: they are one."""

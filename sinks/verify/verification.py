@@ -1,11 +1,11 @@
 """Compares the tables of an upstream and its target, one after the other, beside a running Drainer. [db]
 
-A table is read in rounds of ranges, one range for each pair of readers. After a round the list of recorded DDLs is compared with the list at S. If it has changed, or a
-server refuses because a table has changed, or a connection is lost, the round is read again at a new S; the table from its begin if its key is another. After
-``standing.MOST_SECONDS`` the next round is read at a new S.
+A table is read in rounds of ranges, one range for each pair of readers. After a round the list of recorded DDLs is compared with the list at S. If it has another DDL
+that may change the table, or a server refuses because a table has changed, or a connection is lost, the round is read again at a new S; the table from its begin if its
+key is another. After ``standing.MOST_SECONDS`` the next round is read at a new S.
 
-Promises: every range that counts as equal was equal at an S at which no DDL of the stream had begun. Nothing is written. Each round is an event, so that whoever reads
-the events may do other work between two rounds, or end.
+Promises: every range that counts as equal was equal at an S behind which no DDL of the stream on its table had begun. Nothing is written. Each round is an event, so
+that whoever reads the events may do other work between two rounds, or end.
 """
 
 import fnmatch
@@ -21,12 +21,14 @@ from pyspark_tidb_binlog.schemas.errors import ApplyError, ReplicationError, Ret
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import Key, KeyRange
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import load_frozen, remarkable
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import dialect_of
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy, retrying
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName, TargetTable, read_tables
 from pyspark_tidb_binlog.sinks.mysql.target import as_text
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.definition import NotCompared, Standard
+from pyspark_tidb_binlog.sinks.verify.explanation import may_concern
 from pyspark_tidb_binlog.sinks.verify.repair import Values, keys_of
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, Readers, StandingReaders, unlocked
 from pyspark_tidb_binlog.sinks.verify.table_comparison import TableReader, Tally, boundary
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 TRIES = 5
 """How often the same is read because DDLs run or connections are lost."""
+_AWAY = RetryPolicy(seconds=60.0)
+"""For how long a server may be restarted. Then the run ends, and can be continued."""
 _FIRST_ROWS, _MOST_ROWS = 2_000, 200_000
 """Rows of a range: the first one, and any."""
 _ROUND_SECONDS = 1.0
@@ -74,7 +78,7 @@ class VerifiedTable:
     first_ts: int = 0
     """The first S."""
     ddls: tuple[int, int] = (0, 0)
-    """The recorded DDLs at the last S."""
+    """The recorded DDLs when it had been compared."""
     table_id: int = 0
     """TiDB's; 0: unknown."""
 
@@ -125,6 +129,8 @@ class Begun:
     parts: Mapping[str, EqualRows] = field(default_factory=dict)
     ids: Mapping[str, int] = field(default_factory=dict)
     """TiDB's ids of ``tables``; 0: unknown."""
+    unreadable: str = ""
+    """Why an unfinished run is not continued, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,10 @@ class Verification:
     def _stand(self, *, afresh: bool = False) -> StandingReaders:
         if afresh or self._standing is None or time.monotonic() - self._standing.opened_at > MOST_SECONDS:
             self._leave()
-            self._standing = self._stack.enter_context(self.readers.standing())
+            for attempt in retrying(_AWAY):
+                with attempt:
+                    self._standing = self._stack.enter_context(self.readers.standing())
+        assert self._standing is not None
         return self._standing
 
     def _leave(self, error: ReplicationError | None = None) -> ReplicationError | None:
@@ -227,13 +236,13 @@ class Verification:
             try:
                 standing = self._stand(afresh=attempt > 0)
                 more = list(self._more_at_target(standing))
-                self._require_no_ddl(standing)
+                settled = self.readers.ddls(standing.newest) == standing.at.ddls
             except ApplyError as error:
                 self._again(error)
                 continue
-            for name in more:
-                yield VerifiedTable(".".join(name), standing.at.ts, [_ONLY_AT_TARGET])
-            return
+            if settled:
+                yield from (VerifiedTable(".".join(name), standing.at.ts, [_ONLY_AT_TARGET]) for name in more)
+                return
 
     def _more_at_target(self, standing: StandingReaders) -> Iterator[TableName]:
         there = upstream_names(standing.pairs[0].upstream, self._selection.tables)
@@ -249,8 +258,9 @@ class Verification:
         label = ".".join(name)
         so_far, tries, why = _SoFar(equal), 0, ""
         while tries < TRIES:
+            standing = self._stand(afresh=tries > 0)
             try:
-                found = self._next(name, self._stand(afresh=tries > 0), so_far)
+                found = self._next(name, standing, so_far)
             except ApplyError as error:
                 tries, why = tries + 1, str(self._again(error))
                 _log.info("%s is read again: %s", label, why)
@@ -289,13 +299,13 @@ class Verification:
         tally, label = Tally(), ".".join(name)
         pair = self._pair(name, standing)
         if isinstance(pair, NotCompared) or not pair.key:
-            self._require_no_ddl(standing)
+            self._require_no_ddl(name, standing)
             no_key = NotCompared("it has no key by which changed rows are found", by_intent=True)
             return VerifiedTable(label, standing.at.ts, [pair if isinstance(pair, NotCompared) else no_key])
         keys = list(keys_of(pair, images))
         for first in range(0, len(keys), _AT_ONCE):
             TableReader(pair, standing.pairs[0]).compare_keys(keys[first : first + _AT_ONCE], tally)
-        self._require_no_ddl(standing)
+        self._require_no_ddl(name, standing)
         return VerifiedTable(label, standing.at.ts, pair.left_out, tally)
 
     def _next(self, name: TableName, standing: StandingReaders, so_far: "_SoFar") -> RoundDone | VerifiedTable:
@@ -304,7 +314,7 @@ class Verification:
         if so_far.standing is not standing:
             made = self._pair(name, standing)
             if isinstance(made, NotCompared):
-                self._require_no_ddl(standing)
+                self._require_no_ddl(name, standing)
                 return VerifiedTable(label, ts, [made])
             so_far.goes_on(standing, made, self._id(name, standing))
         pair, tally = so_far.pair, so_far.tally
@@ -312,24 +322,24 @@ class Verification:
         if not pair.key:
             tally = Tally()
             TableReader(pair, standing.pairs[0]).compare_all(tally)
-            self._require_no_ddl(standing)
-            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, ts, standing.at.ddls, so_far.table_id)
+            ddls = self._require_no_ddl(name, standing)
+            return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, ts, ddls, so_far.table_id)
         since = time.monotonic()
         ranges = list(self._ranges(pair, so_far.end, standing))
         parts = self._compared(pair, ranges, standing, tally)
-        self._require_no_ddl(standing)
+        ddls = self._require_no_ddl(name, standing)
         so_far.add(parts, ranges)
         self.pace.after(sum(part.rows for part in parts), time.monotonic() - since)
         if so_far.end:
             return RoundDone(label, ts, tally, so_far.equal)
-        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, standing.at.ddls, so_far.table_id)
+        return VerifiedTable(label, ts, pair.left_out, tally, pair.target.label, so_far.equal.ts, ddls, so_far.table_id)
 
     def _pair(self, name: TableName, standing: StandingReaders) -> TablePair | NotCompared:
         upstream, target = standing.pairs[0].upstream, standing.pairs[0].target
         with unlocked(target):
             recorded = remarkable(target, self.apply.checkpoint_schema, self.cluster_id)
             standard = Standard(self.apply, dialect_of(target, self.apply), upstream.flavour, recorded)
-            intent = Intent(load_frozen(target, self.apply, self.cluster_id), standard)
+            intent = Intent(load_frozen(target, self.apply, self.cluster_id), standard, self._selection)
         to = self._selection.routes.target(*name)
         there: Mapping[TableName, TargetTable] = read_tables(upstream, [name])
         if name not in there:
@@ -357,10 +367,12 @@ class Verification:
                 return
             begin = end
 
-    def _require_no_ddl(self, standing: StandingReaders) -> None:
-        """Check that no DDL of the stream has begun since S: its intent would be recorded, before it ran."""
-        if self.readers.ddls(standing.newest) != standing.at.ddls:
+    def _require_no_ddl(self, name: TableName, standing: StandingReaders) -> tuple[int, int]:
+        """Check that no DDL of the stream has begun since S that may change the table: its intent would be recorded, before it ran. The list of DDLs."""
+        ddls, names = self.readers.ddls(standing.newest), {name[1], self._selection.routes.target(*name).name}
+        if ddls != standing.at.ddls and any(may_concern(*texts, names) for texts in self.readers.ddls_since(standing)):
             raise TableChanged("a DDL ran while the table was read")
+        return ddls
 
 
 class _SoFar:

@@ -11,12 +11,12 @@
 
 A run without an end can be continued: tables and first rows that were equal are not read again, whatever differs is.
 
-Promises: one commit holds all rows of a table; commits are ``_EVERY`` seconds apart. What cannot be written waits for the next commit, and ``trouble`` says why.
+Promises: one commit holds all rows of a table; commits are ``_EVERY`` seconds apart. What cannot be written waits for the next commit, and ``trouble`` says why. At the end
+of a run rows go that are older than the retention, but not the last ones that say that a table was equal.
 """
 
 import datetime
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,14 +24,13 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.alarms import Verified
+from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
 from pyspark_tidb_binlog.schemas.errors import NotUsableYet
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import key_from_json, key_to_json
 from pyspark_tidb_binlog.sinks.delta.appended_table import FAULTS, AppendedTable, found_at, reason_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.repair import RowDifference
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, RoundDone, VerifiedTable
-
-_log = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -110,6 +109,9 @@ class VerificationTable(AppendedTable):
     def __init__(self, uri: str, retention: float, flavour: Flavour, compares: str) -> None:
         """Accesses nothing. ``flavour``: of the target. ``compares``: which tables, and of which target; another run with the same words can be continued."""
         super().__init__(uri, SCHEMA, "verify", retention)
+        self._kept = max(datetime.timedelta(seconds=retention), _AS_OLD)
+        self._equal = set[str]()
+        """Tables of the target that this run has found equal."""
         self._flavour = flavour
         self._compares = compares
         self._run = ""
@@ -145,6 +147,8 @@ class VerificationTable(AppendedTable):
             counts = (tally.rows, 0) if repaired else (tally.equal, tally.differing)
             table |= {"rows": tally.rows, "table_id": found.table_id} | dict(zip(("equal", "differing"), counts, strict=True))
         self._write([about | row for row in (*rows, table)])
+        if found.target and not table["differs"]:
+            self._equal.add(found.target)
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
         """The rows that had changed up to ``ts`` were compared."""
@@ -166,6 +170,8 @@ class VerificationTable(AppendedTable):
         """Nothing more comes. ``whole``: all tables were seen."""
         self._write([{"kind": "end"}] if whole else [])
         self.flush()
+        if whole and not self.trouble:
+            self._remove_old()
 
     def flush(self) -> None:
         """Write what waits."""
@@ -181,6 +187,17 @@ class VerificationTable(AppendedTable):
         else:
             self._waiting, self.trouble = [], ""
 
+    def _remove_old(self) -> None:
+        """Remove what nobody reads any more: a table's earlier verifications close its findings until it is equal again."""
+        again = ", ".join(quote_string(target) for target in ("", *sorted(self._equal)))
+        old = f"recorded_at < '{(_now() - self._kept).isoformat()}'"
+        try:
+            self.newest_batch()
+            self.remove(f"{old} AND kind NOT IN ('begin', 'end') AND (kind <> 'table' OR target IN ({again}))")
+        except FAULTS as error:
+            self.trouble = reason_of(error)
+        self._equal.clear()
+
     def _unfinished(self) -> Begun:
         try:
             self.newest_batch()
@@ -193,9 +210,8 @@ class VerificationTable(AppendedTable):
             return Begun()
         try:
             return begun_of(found)
-        except (ValueError, KeyError, TypeError) as error:
-            _log.warning("a run begins afresh, because %s does not say where the last one was: %s", self.uri, error)
-            return Begun()
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            return Begun(unreadable=f"the Delta table {self.uri} has a row of kind part that no verify has written ({error!r})")
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._waiting += [{"run": self._run, "recorded_at": _now()} | dict(row) for row in rows]
@@ -205,11 +221,14 @@ class VerificationTable(AppendedTable):
 
 def begun_of(rows: Sequence[Mapping[str, Any]]) -> Begun:
     """What the rows of a run say that was equal. Pure."""
-    whole = [row for row in rows if row["kind"] == "table" and row["differs"] is False and row["rows"] is not None]
+    newest = {row["table"]: row for row in rows if row["kind"] == "table"}
+    whole = [row for row in newest.values() if row["differs"] is False and row["rows"] is not None]
+    differs_at = {row["table"]: row["commit_ts"] for row in newest.values() if row["differs"]}
     tables = {row["table"]: (row["commit_ts"], row["rows"]) for row in whole}
     parts = dict[str, EqualRows]()
     for row in rows:
-        if row["kind"] == "part" and row["table"] not in tables:
+        # Rows that were equal before the table was seen to differ may be those that differ.
+        if row["kind"] == "part" and row["table"] not in tables and row["commit_ts"] >= differs_at.get(row["table"], 0):
             key = json.loads(row["key"])
             parts[row["table"]] = EqualRows(tuple(key["columns"]), key_from_json(key["end"]), row["rows"], row["commit_ts"])
     return Begun(rows[0]["run"], tables, parts, {row["table"]: row["table_id"] or 0 for row in whole})

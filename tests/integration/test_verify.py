@@ -1,6 +1,7 @@
 """Differences of each kind are found, and nothing else; what is no copy by intent is named; DDLs, open spans and locks while reading."""
 
 import contextlib
+import datetime
 import json
 import threading
 import time
@@ -13,14 +14,17 @@ import pytest
 from pyspark_tidb_binlog.conf.model import TableName, TableRoute
 from pyspark_tidb_binlog.jobs import verify
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
+from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, NotUsableYet, RetryableApplyError
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyHead, CopyKind, CopyRecord
+from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import TidbServer
+from pyspark_tidb_binlog.sinks.delta.appended_table import found_at
 from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTable, to_json
 from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql.retry_policy import RetryPolicy
 from pyspark_tidb_binlog.sinks.verify import standing, table_comparison, table_pair, verification, verification_table
 from pyspark_tidb_binlog.sinks.verify.repair import Kind
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, EqualRows, RoundDone, VerifiedTable
-from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable
+from pyspark_tidb_binlog.sinks.verify.verification_table import VerificationTable, equal_upto
 from tests.support.verify_site import MARKS, VerifySite, tables_of
 
 pytestmark = pytest.mark.mysql
@@ -274,9 +278,9 @@ def test_a_table_whose_ddl_runs_meanwhile_is_read_again(site: VerifySite) -> Non
     assert (found.ts, found.tally.rows, found.differs) == (110, 200, False)
 
 
-def later_ddl(site: VerifySite) -> None:
-    """A DDL of another table has run."""
-    site.record_ddl(site.ts, "done", site.ts + 10)
+def later_ddl(site: VerifySite, query: str = "") -> None:
+    """A DDL has run that names no table, as ``RECOVER TABLE BY JOB`` does, or another one."""
+    site.record_ddl(site.ts, "done", site.ts + 10, query=query)
     site.at(site.ts + 10)
     site.hold()
 
@@ -312,6 +316,30 @@ def test_a_key_that_changes_meanwhile_is_read_from_its_begin(site: VerifySite) -
 
     (found,) = tables_of(run, ddl)
     assert (found.tally.rows, found.tally.differing) == (300, 0) and seen[2] <= seen[1]
+
+
+@pytest.mark.parametrize("columns", ["v INT", "v INT PRIMARY KEY"])
+@pytest.mark.parametrize(
+    "query", ["ALTER TABLE other ADD COLUMN w INT", "ALTER TABLE pt EXCHANGE PARTITION p WITH TABLE `T`", "ALTER DATABASE up"]
+)
+def test_ddls_of_other_tables_do_not_keep_a_table_from_its_end(
+    site: VerifySite, columns: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.both(f"CREATE TABLE {{}}.t ({columns})", "INSERT INTO {}.t SELECT seq FROM seq_1_to_20")
+    reader = table_comparison.TableReader
+    for method in (reader.compare_range, reader.compare_all):
+
+        def ddl_behind(*given: Any, read: Any = method) -> None:
+            read(*given)
+            later_ddl(site, query)
+
+        monkeypatch.setattr(reader, method.__name__, ddl_behind)
+    monkeypatch.setattr(site, "settings", {"parts": 1})
+    (found,) = tables_of(site.run())
+    if "other" in query:
+        assert (found.ts, found.differs, found.tally.rows) == (100, False, 20) and found.ddls[0] == 1
+    else:
+        assert found.tally is None and found.differs and "a DDL ran" in found.left_out[0].words
 
 
 def test_a_table_that_never_stays_is_named(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,6 +453,24 @@ def test_a_promoted_target_and_one_without_a_drainer_are_refused(site: VerifySit
         site.verified()
 
 
+def test_a_server_that_is_restarted_is_waited_for(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(site, 20)
+    run = site.run()
+    away, opened = [True, True, True], run.readers.standing
+
+    def standing_again() -> contextlib.AbstractContextManager[standing.StandingReaders]:
+        if away and away.pop():
+            raise RetryableApplyError("cannot connect", 2003)
+        return opened()
+
+    monkeypatch.setattr(run.readers, "standing", standing_again)
+    assert [t.tally.differing for t in tables_of(run)] == [0] and not away
+    away += [True] * 9
+    monkeypatch.setattr(verification, "_AWAY", RetryPolicy(2, pause=lambda seconds: None))
+    with pytest.raises(RetryableApplyError, match="cannot connect"):
+        tables_of(run)
+
+
 def test_readers_are_replaced_by_younger_ones(site: VerifySite, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(site, 200)
     run = site.run()
@@ -487,6 +533,49 @@ def test_a_run_that_was_ended_goes_on(site: VerifySite, tmp_path: Path, monkeypa
     assert not other.begin(afresh=False).run
 
 
+@pytest.mark.parametrize("key", ["", "{", "[]", "{}", '{"columns": 1, "end": "[]"}', '{"columns": ["a"], "end": "[1]"}'])
+def test_a_record_that_cannot_be_read_has_the_run_begin_anew(site: VerifySite, tmp_path: Path, key: str) -> None:
+    record = recorded(site, tmp_path)
+    record.begin(afresh=False)
+    record._write([{"kind": "part", "table": "up.t", "commit_ts": 100, "rows": 5, "key": key}])
+    record.flush()
+    begun = recorded(site, tmp_path).begin(afresh=False)
+    assert (begun.run, begun.parts) == ("", {}) and "of kind part that no verify has written" in begun.unreadable
+    assert not recorded(site, tmp_path).begin(afresh=False).unreadable
+
+
+def test_old_rows_go_but_for_those_that_close_findings(site: VerifySite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        site.both(f"CREATE TABLE {{}}.{name} (id INT PRIMARY KEY, v INT)", f"INSERT INTO {{}}.{name} VALUES (1, 1), (2, 2)")
+    record = recorded(site, tmp_path)
+
+    def run_at(ts: int) -> list[tuple[str, str, int]]:
+        site.at(ts)
+        record.begin(afresh=True)
+        for event in tables_of(site.run()):
+            record.note_table(event, [])
+        record.end()
+        rows = found_at(
+            record.uri, "SELECT kind, target, commit_ts FROM t WHERE kind NOT IN ('begin', 'end') ORDER BY kind, target, commit_ts"
+        )
+        return [(row["kind"], row["target"].replace("`", ""), row["commit_ts"]) for row in rows]
+
+    monkeypatch.setattr(record, "_kept", datetime.timedelta(days=1))
+    assert run_at(100) == [("table", "down.a", 100), ("table", "down.b", 100)]
+    site.sql("UPDATE down.b SET v = 3")
+    run_at(110)
+    monkeypatch.setattr(record, "_kept", datetime.timedelta(seconds=0.3))
+    time.sleep(0.5)
+    kept = [("changed", "down.b", 120)] * 2 + [
+        ("table", "down.a", 120),
+        ("table", "down.b", 100),
+        ("table", "down.b", 110),
+        ("table", "down.b", 120),
+    ]
+    assert run_at(120) == kept and not record.trouble
+    assert equal_upto(record.uri) == {"`down`.`a`": 120, "`down`.`b`": 100}
+
+
 def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: VerifySite) -> None:
     filled(site, 300)
     site.sql("UPDATE down.t SET v = 'x' WHERE id = 90")
@@ -501,19 +590,6 @@ def test_a_run_that_differs_behind_its_equal_rows_goes_on_before_them(site: Veri
 
     tables_of(run, between)
     assert ends[-1].rows == 20 and ends[-1].end == (b"63",)
-
-
-def test_a_record_that_says_no_place_is_not_continued(site: VerifySite, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    filled(site, 300)
-    record, run = recorded(site, tmp_path), site.run()
-    record.begin(afresh=False)
-    run.pace.size = 20
-    record.note_part(next(event for event in run.run() if isinstance(event, RoundDone)))
-    run.close()
-    record._write([{"kind": "part", "table": "up.t", "key": "{}"}])
-    record.flush()
-    assert recorded(site, tmp_path).begin(afresh=False) == Begun()
-    assert "a run begins afresh, because" in caplog.text
 
 
 def test_a_table_that_only_the_target_has_is_named(site: VerifySite) -> None:
@@ -583,6 +659,27 @@ def test_settings_that_have_nothing_to_compare_are_refused(site: VerifySite, tmp
     ring.write_text('[syncer]\ndb-type = "file"\n')
     with pytest.raises(ConfigError, match="has no tables on a server"):
         verify.main(["-config", str(ring)])
+
+
+def test_an_upstream_of_another_cluster_is_refused(
+    site: VerifySite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(site, 5)
+    known = {"another": "10.0.0.9:4000"}
+    monkeypatch.setattr(site.source, "servers", lambda: (TidbServer("its own", "10.0.0.1:4000", "On"),))
+    for name, value in {
+        "upstream_of": lambda upstream: site.source,
+        "with_collations": lambda config: config,
+        "history_at": lambda *given: None,
+        "servers_at": lambda history, tls: known,
+    }.items():
+        monkeypatch.setattr(verify, name, value)
+    command = ["-config", str(site.written(tmp_path))]
+    with pytest.raises(BootstrapRefused, match=r"servers 10\.0\.0\.1:4000 \(its own\); cluster 1 has 10\.0\.0\.9:4000 \(another\)"):
+        verify.main(command)
+    site.hold()
+    known.clear()
+    assert verify.main(command) == 0 and "not known whether spark.upstream" in capsys.readouterr().err
 
 
 # Which table it is.

@@ -248,6 +248,26 @@ def test_what_changed_while_it_was_away_is_compared(
     assert sorted(len(images) for found in changes for images in found.values()) == [1, 300]
 
 
+def test_a_table_that_is_renamed_is_compared_at_the_next_look(
+    site: tuple[MirroredUpstream, DrainerConfig], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes before have its old name. The mirror, whose names have no versions, follows the target."""
+    mirror, config = site
+    monkeypatch.setattr(verify_follow, "LOOK_SECONDS", 0.5)
+    with Replication(spark, config) as replication:
+        ts = mirror.change(lambda txn: txn.insert("shop.log", {"a": 1, "b": "x"}))
+        eventually(lambda: replication.reached(ts), seconds=60)
+        with following(mirror, config) as (shown, _):
+            eventually(lambda: mirror.tick() and len(shown.tables) == len(KEYS) + 1, seconds=60, pause=0.1, what="a pass")
+            mirror.upstream.ddl.rename("shop.log", "shop.diary")
+            ts = mirror.tick()
+            eventually(lambda: mirror.tick() and replication.reached(ts), seconds=60, pause=0.1)
+            mirror.sql("RENAME TABLE shop.log TO shop.diary")
+            mirror.alter("shop.diary", "COMMENT ''")
+            eventually(lambda: mirror.tick() and shown.tables[-1].name == "shop.diary", seconds=60, pause=0.1, seen=lambda: shown.said)
+            assert (shown.tables[-1].tally.rows, shown.tables[-1].tally.differing) == (1, 0)
+
+
 def test_a_drainer_rests_between_two_batches_and_goes_on(site: tuple[MirroredUpstream, DrainerConfig], spark: SparkSession) -> None:
     mirror, config = site
     with Replication(spark, config) as replication:

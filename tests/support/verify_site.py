@@ -137,10 +137,10 @@ to-db = "down"
     def table(self, name: str = "t") -> VerifiedTable:
         return self.verified(f"up.{name}")[name]
 
-    def record_ddl(self, job_id: int, state: str, commit_ts: int, *, early: int = 0, version: int = 1) -> None:
+    def record_ddl(self, job_id: int, state: str, commit_ts: int, *, early: int = 0, version: int = 1, query: str = "") -> None:
         self.session.execute(
-            f"REPLACE INTO {MARKS}.spark_ddl (cluster_id, job_id, commit_ts, version, early, state, query, began) VALUES (1, %s, %s, %s, %s, %s, '', NOW(3))",
-            [job_id, commit_ts, version, early, state],
+            f"REPLACE INTO {MARKS}.spark_ddl (cluster_id, job_id, commit_ts, version, early, state, query, began) VALUES (1, %s, %s, %s, %s, %s, %s, NOW(3))",
+            [job_id, commit_ts, version, early, state, query],
         )
 
     def repaired(self, table: VerifiedTable) -> Sequence[str]:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedDdl
-from pyspark_tidb_binlog.sinks.verify.explanation import explanations, reason
+from pyspark_tidb_binlog.sinks.verify.explanation import explanations, may_concern, reason
 
 UP, DOWN = ("shop", "Orders"), ("copy", "orders")
 
@@ -54,3 +56,49 @@ def test_a_reason_names_the_column_or_key() -> None:
     passed = ddl("done", "ALTER TABLE orders ADD COLUMN w INT", how="ignored")
     assert reason([passed], UP, DOWN, "w").endswith("90, ignored: ALTER TABLE orders ADD COLUMN w INT")
     assert reason([passed], UP, DOWN, "x") == "" and reason([passed], ("shop", "other"), DOWN, "w") == ""
+
+
+OF_IT = (
+    "ALTER TABLE Orders ADD COLUMN a INT",
+    "/* x */ alter table `shop`.`ORDERS` add key (v)",
+    'ALTER TABLE shop."orders" DROP COLUMN a',
+    "RENAME TABLE a TO b, orders TO c",
+    "RENAME TABLE a TO `orders`",
+    "DROP TABLE a, shop.orders, b",
+    "TRUNCATE orders",
+    "TRUNCATE TABLE orders",
+    "CREATE UNIQUE INDEX k ON orders (v)",
+    "CREATE TABLE a LIKE orders",
+    "ALTER TABLE a EXCHANGE PARTITION p0 WITH TABLE orders WITHOUT VALIDATION",
+    "ALTER TABLE a /*T![x] , RENAME TO orders */",
+    "ALTER TABLE upstream_shard ADD COLUMN a INT",
+    "DROP DATABASE other",
+    "ALTER DATABASE CHARACTER SET utf8mb4",
+    "RECOVER TABLE BY JOB 5",
+    "FLASHBACK CLUSTER TO TIMESTAMP '2024-01-01'",
+    "ALTER",
+    "",
+)
+NOT_OF_IT = (
+    "ALTER TABLE shop.orders2 ADD COLUMN a INT",
+    "ALTER TABLE a DROP COLUMN my_orders",
+    "CREATE TABLE a (`orders$` INT)",
+    "TRUNCATE TABLE a",
+    "DROP VIEW IF EXISTS a",
+)
+
+
+@pytest.mark.parametrize("query", [*OF_IT, *NOT_OF_IT])
+def test_a_ddl_that_may_change_a_table_concerns_it(query: str) -> None:
+    executed = "ALTER TABLE `copy`.`all_orders` ADD COLUMN a INT" if "shard" in query else query
+    assert may_concern(query, executed, {"orders", "all_orders"}) == (query in OF_IT)
+
+
+def test_quoted_names_of_all_kinds_are_seen() -> None:
+    for name, query in (
+        ("a`b", "DROP TABLE `a``b`"),
+        ('a"b', 'DROP TABLE "a""b"'),
+        ("-x", "DROP TABLE `-x`"),
+        ("größe", "DROP TABLE Größe"),
+    ):
+        assert may_concern(query, "", {name}) and not may_concern(query, "", {"c"})

@@ -7,6 +7,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.structure import TargetColumn, TargetKey, TargetTable
+from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.verify.canonical import Form, HashedColumn, canonical, equals, form_of_both, is_large, literal_of
 from pyspark_tidb_binlog.sinks.verify.definition import Standard
 from pyspark_tidb_binlog.sinks.verify.repair import Row, alike_sql
@@ -118,7 +119,7 @@ def table(schema: str, *columns: TargetColumn, key: tuple[str, ...] = ()) -> Tar
 
 
 def intent() -> Intent:
-    return Intent({}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB))
+    return Intent({}, Standard(ApplyConfig(), Dialect(Flavour.MARIADB), Flavour.TIDB), Selection.of(ApplyConfig()))
 
 
 def test_what_is_sent_for_a_range() -> None:
