@@ -111,7 +111,7 @@ class VerificationTable(AppendedTable):
         super().__init__(uri, SCHEMA, "verify", retention)
         self._kept = max(datetime.timedelta(seconds=retention), _AS_OLD)
         self._equal = set[str]()
-        """Tables of the target that this run has found equal."""
+        """Tables that this run has found equal."""
         self._flavour = flavour
         self._compares = compares
         self._run = ""
@@ -147,8 +147,8 @@ class VerificationTable(AppendedTable):
             counts = (tally.rows, 0) if repaired else (tally.equal, tally.differing)
             table |= {"rows": tally.rows, "table_id": found.table_id} | dict(zip(("equal", "differing"), counts, strict=True))
         self._write([about | row for row in (*rows, table)])
-        if found.target and not table["differs"]:
-            self._equal.add(found.target)
+        if found.tally is not None and not table["differs"]:
+            self._equal.add(found.name)
 
     def note_changes(self, ts: int, found: Sequence[VerifiedTable]) -> None:
         """The rows that had changed up to ``ts`` were compared."""
@@ -189,11 +189,11 @@ class VerificationTable(AppendedTable):
 
     def _remove_old(self) -> None:
         """Remove what nobody reads any more: a table's earlier verifications close its findings until it is equal again."""
-        again = ", ".join(quote_string(target) for target in ("", *sorted(self._equal)))
+        again = ", ".join(map(quote_string, ("", *sorted(self._equal))))
         old = f"recorded_at < '{(_now() - self._kept).isoformat()}'"
         try:
             self.newest_batch()
-            self.remove(f"{old} AND kind NOT IN ('begin', 'end') AND (kind <> 'table' OR target IN ({again}))")
+            self.remove(f"""{old} AND kind NOT IN ('begin', 'end') AND (kind <> 'table' OR "table" IN ({again}))""")
         except FAULTS as error:
             self.trouble = reason_of(error)
         self._equal.clear()
