@@ -6,8 +6,8 @@ tables were seen. What was found is in the Delta table ``verification``; a run t
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import only_cluster
-from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import remarkable
+from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedDdl, remarkable
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.elsewhere import table_in_target
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -86,7 +86,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
             )
         )
         repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
-        taken = VerifyRun(view, record, partial(_explained, config, run.cluster_id), repairs)
+        taken = VerifyRun(view, record, _explained(config, run.cluster_id), repairs)
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
 
@@ -141,14 +141,23 @@ def _require_cluster(config: DrainerConfig, source: SnapshotSource, cluster_id: 
         )
 
 
-def _explained(config: DrainerConfig, cluster_id: int, found: VerifiedTable) -> list[str]:
-    """What may explain that a table differs, as far as the target and this machine have it recorded."""
-    if not found.differs:
-        return []
-    schema, _, table = found.name.partition(".")
-    to, findings = Selection.of(config.apply).routes.target(schema, table), list[dict[str, Any]]()
-    with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
-        findings += open_findings(config)
-    with connect(config.target, config.apply) as session:
-        ddls = remarkable(session, config.apply.checkpoint_schema, cluster_id)
-    return list(explanations((schema, table), (to.schema, to.name), findings, ddls, config.apply.ignore_txn_commit_ts))
+def _explained(config: DrainerConfig, cluster_id: int) -> Callable[[VerifiedTable], list[str]]:
+    """What may explain that a table differs, as far as the target and this machine have it recorded: read once for all tables at an S."""
+    routes = Selection.of(config.apply).routes
+
+    @lru_cache(maxsize=1)
+    def recorded(ts: int) -> tuple[list[dict[str, Any]], list[RecordedDdl]]:
+        findings = list[dict[str, Any]]()
+        with contextlib.suppress(ConfigError):  # the Delta table is elsewhere, or not there yet
+            findings += open_findings(config)
+        with connect(config.target, config.apply) as session:
+            return findings, remarkable(session, config.apply.checkpoint_schema, cluster_id)
+
+    def explained(found: VerifiedTable) -> list[str]:
+        if not found.differs:
+            return []
+        schema, _, table = found.name.partition(".")
+        to = routes.target(schema, table)
+        return list(explanations((schema, table), (to.schema, to.name), *recorded(found.ts), config.apply.ignore_txn_commit_ts))
+
+    return explained
