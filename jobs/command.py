@@ -35,6 +35,8 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 EXIT_WRONG = 2
 _WITH_SERVER = ("demo", "playground", "rehearse")
 """Jobs that, if they run in Spark, start a private MariaDB, unless ``--to`` names a server."""
+_OF_A_MOMENT = (["tables"], ["versions"], ["snapshots"], ["show"])
+"""Commands of ``lake`` that run without Spark."""
 _HTTP = ("h11", "hpack", "prometheus_client")
 _SPARK = ("pyspark", "py4j", "pandas", "rich", "deltalake", *_HTTP)
 
@@ -68,7 +70,7 @@ JOBS = {
         spark=True,
     ),
     "lake": Offered(
-        "the tables of a lake (lake tables | snapshots | show DB.TABLE [--at T] [--limit N] --dir DIR)",
+        "the tables of a lake (lake tables | versions | snapshots | show DB.TABLE [--at T] [--limit N] --dir DIR)",
         "drainer",
         _SPARK,
         spark=True,
@@ -196,7 +198,7 @@ def _run(given: Given) -> int:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
     checks = given.job == "drainer" and _is_on("check", given.options)
-    by_sql = given.job == "lake" and "verify" in given.options and any(re.match(r"--?config(=|$)", option) for option in given.options)
+    alone = given.job == "lake" and _without_spark(given.options)
     asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
@@ -206,7 +208,7 @@ def _run(given: Given) -> int:
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     # A name below `jobs` (launch.py).
     arguments = ["check.preflight" if checks else given.job, *given.options]
-    if job.spark and not checks and not by_sql and not asks:
+    if job.spark and not checks and not alone and not asks:
         if given.job == "rehearse":
             require_case(given.options)
         if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):
@@ -248,6 +250,12 @@ def require_packages(name: str, job: Offered, found: Callable[[str], object] = f
 
 def _is_on(switch: str, options: Sequence[str]) -> bool:
     return any(re.fullmatch(rf"--?{switch}(=(1|t|true))?", option, re.IGNORECASE) for option in options)
+
+
+def _without_spark(options: Sequence[str]) -> bool:
+    """Whether options of ``lake`` ask for what needs no JVM. A command that is not the first word gets one in any case."""
+    by_sql = "verify" in options and any(re.match(r"--?config(=|$)", option) for option in options)
+    return by_sql or options[:1] in _OF_A_MOMENT
 
 
 def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:

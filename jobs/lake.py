@@ -1,34 +1,32 @@
-"""``tidb-binlog lake``: the tables of a lake at any moment, what was published of them, and what the ledger knows of their past, printed. [spark]
+"""``tidb-binlog lake``: the tables of a lake on the command line. ``pyspark_tidb_binlog.lake`` has more.
 
-Promises: nothing of the lake is written, and nothing else but by ``undo --apply``. Exit codes as in ``jobs/entry/cli.py``: ``undo --apply`` that left rows, and
-``verify`` that found a difference, end with 1. ``verify --config`` needs no JVM.
+Promises: what a lake has at a moment is shown without a JVM, and without what only the other commands import (``jobs/past_commands.py``).
 """
 
 import argparse
-import sys
-from collections.abc import Mapping, Sequence
+import datetime
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun, patterns_of, record_of
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_switch, drainer_config, no_command, parser, target_of
-from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, no_command, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
-from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
-from pyspark_tidb_binlog.sinks.mysql.structure import TableName
-from pyspark_tidb_binlog.sinks.past.lake_past import Lake
-from pyspark_tidb_binlog.sinks.past.ledger_comparison import LedgerComparison
-from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison, load_again
-from pyspark_tidb_binlog.sinks.verify.verification import VerifiedTable
+from pyspark_tidb_binlog.sinks.lake.tables_at import TablesAt
 
-_SHOWN, _MOST_TABLES, _MOST_LEFT = 20, 1_000_000, 50
+if TYPE_CHECKING:
+    from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
+
+_SHOWN, _MOST_TABLES = 20, 1_000_000
 COMMANDS = {
     "tables": "the tables at a moment, and which are set aside and why",
+    "versions": "the Delta table and version of each table at a moment, for any engine",
     "snapshots": "what was published: the version of each table that changed",
     "show": "rows of a table: show DB.TABLE",
     "life": "every change of a row, also under other keys and names: life DB.TABLE COLUMN=VALUE ...",
@@ -38,17 +36,17 @@ COMMANDS = {
     "undo": "SQL that takes changes back: undo COMMIT_TS, or undo --from T --to T; it is printed, and executed with --apply",
     "verify": "every mirror compared with the upstream (--config), or with its first load and the ledger (--dir): verify [--tables PATTERN] [--json]",
 }
-_WORDS = {"show": 1, "transaction": 1, "history": 1, "tables": 0, "snapshots": 0, "verify": 0}
+_WORDS = {"show": 1, "transaction": 1, "history": 1, "tables": 0, "versions": 0, "snapshots": 0, "verify": 0}
 """How many a command takes; others take some."""
 _SPAN = frozenset({"diff", "undo"})
-_MOMENT, _UNDO, _VERIFY = frozenset({"tables", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
+OF_A_MOMENT, _UNDO, _VERIFY = frozenset({"tables", "versions", "snapshots", "show"}), frozenset({"undo"}), frozenset({"verify"})
 _TAKEN_BY = {
-    "at": ("--at", _MOMENT),
-    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "verify"}),
+    "at": ("--at", OF_A_MOMENT),
+    "limit": ("--limit", frozenset(COMMANDS) - {"undo", "verify", "versions"}),
     "begin": ("--from", _SPAN),
     "end": ("--to", _SPAN),
     "tables": ("--tables", _UNDO | _VERIFY),
-    "json": ("--json", _VERIFY),
+    "json": ("--json", _VERIFY | {"versions"}),
     "afresh": ("--afresh", _VERIFY),
     "where": ("--where", _UNDO),
     "apply": ("--apply", _UNDO),
@@ -57,41 +55,79 @@ _TAKEN_BY = {
 """Which commands heed an option. From one that is not heeded a person would take what is shown, or undone, for something else."""
 
 
-def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
+def main(argv: Sequence[str], upstream: "SnapshotSource | None" = None) -> int:
     """Run one command. ``upstream``: of ``verify``; None: ``[spark.upstream]``."""
     given = _options(argv)
-    if given.command == "verify" and given.config is not None:
-        return _verify_upstream(given, upstream)
-    directory = given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
-    if not directory:
+    by_sql = given.command == "verify" and given.config is not None
+    directory = "" if by_sql else given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
+    if not directory and not by_sql:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
-    lake = Lake(build_session("lake"), directory)
-    words, then = given.words, lake.at(given.at) if given.at else lake
+    if given.command in OF_A_MOMENT:
+        return _show_moment(given, directory)
+    # Not at the top: it takes seconds.
+    from pyspark_tidb_binlog.jobs.past_commands import run_past, verify_upstream
+
+    return verify_upstream(given, upstream) if by_sql else run_past(given, directory, given.limit or _SHOWN)
+
+
+def _show_moment(given: argparse.Namespace, directory: str) -> int:
+    newest = TablesAt.newest(directory)
+    lake, limit = newest.at(given.at) if given.at else newest, given.limit or _SHOWN
     match given.command:
-        case "undo":
-            return _undo(lake, given)
-        case "verify":
-            return VerifyRun(_view(given, {}), None, _load_again).to_its_end(
-                LedgerComparison(lake, patterns_of(given.tables or "")).run(), stop_on_signals()
-            )
-        case "tables":
-            rows = then.tables()
-        case "snapshots":
-            rows = lake.snapshots()
-            rows = rows.where(f"resolved_ts <= {then.commit_ts}").orderBy("resolved_ts", ascending=False)
         case "show":
-            rows = then.table(words[0])
-        case "life":
-            rows = lake.life(words[0], **{column: value for column, _, value in (word.partition("=") for word in words[1:])})
-        case "transaction":
-            rows = lake.transaction(_tso(words[0])).drop("job", "job_id", "early", "row_key", "resolved_ts")
-        case "history":
-            rows = lake.history(words[0])
+            rows = _first(lake.rows(given.words[0]), limit + 1)
+        case "versions":
+            rows, limit = lake.versions(), _MOST_TABLES
+        case "tables":
+            rows, limit = lake.tables(), given.limit or _MOST_TABLES
         case _:
-            rows = lake.diff(words[0], given.begin, given.end) if words else lake.diff(given.begin, given.end)
-    print(f"at {as_time(then.commit_ts)} UTC ({then.commit_ts})" + (_begin(lake) if given.command not in _MOMENT else ""))
-    rows.show(given.limit or (_SHOWN if given.command != "tables" else _MOST_TABLES), truncate=False)
+            rows = lake.snapshots().sort_by([("resolved_ts", "descending")])
+    if given.json:
+        print(json.dumps({"commit_ts": lake.commit_ts, "time": as_time(lake.commit_ts), "tables": rows.to_pylist()}, ensure_ascii=False))
+        return 0
+    print(f"at {as_time(lake.commit_ts)} UTC ({lake.commit_ts})")
+    for line in _lines(rows, limit):
+        print(line)
     return 0
+
+
+def _first(batches: pa.RecordBatchReader, count: int) -> pa.Table:
+    """The first rows, and no more batches than have them."""
+    found, there = list[pa.RecordBatch](), 0
+    for batch in batches:
+        found.append(batch)
+        if (there := there + len(batch)) >= count:
+            break
+    return pa.Table.from_batches(found, batches.schema).slice(0, count)
+
+
+def _lines(rows: pa.Table, limit: int) -> Iterable[str]:
+    """Rows as Spark shows them."""
+    cells = [list(rows.column_names), *([_text(value) for value in row.values()] for row in rows.slice(0, limit).to_pylist())]
+    widths = [max(3, *map(_width, column)) for column in zip(*cells, strict=True)]
+    rule = "+".join(["", *("-" * width for width in widths), ""])
+    lines = ["|".join(["", *(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)), ""]) for row in cells]
+    yield from (rule, lines[0], rule, *lines[1:], rule)
+    if rows.num_rows > limit:
+        yield f"only showing top {limit} rows"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f"[{value.hex(' ').upper()}]"
+        case bool():
+            return str(value).lower()
+        case datetime.datetime():
+            return str(value.replace(tzinfo=None))
+        case _:
+            return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -112,7 +148,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     add_switch(
         options, "--with-anchors", what="of undo: rows that TRUNCATE, DROP or EXCHANGE PARTITION took are read from the tables before it"
     )
-    add_switch(options, "--json", what="of verify: one JSON object for each table, then one for all")
+    add_switch(options, "--json", what="of versions: one JSON object; of verify: one for each table, then one for all")
     add_switch(options, "--afresh", what="of verify --config: do not continue a run that was ended")
     given = options.parsed(argv)
     command, words = given.command, given.words
@@ -140,54 +176,3 @@ def _check_options(given: argparse.Namespace) -> None:
             raise ConfigError(f"{option} is empty: leave it out, or give it a value")
     if given.command == "undo" and given.words and (given.begin or given.end):
         raise ConfigError("undo takes a commit_ts, or --from and --to, not both")
-
-
-def _undo(lake: Lake, given: argparse.Namespace) -> int:
-    span = _tso(given.words[0]) if given.words else (given.begin, given.end)
-    undo = lake.undo(span, [name for name in (given.tables or "").split(",") if name], given.where or "", with_anchors=given.with_anchors)
-    if not given.apply:
-        for line in undo.plan.sql():
-            print(line)
-        return 0
-    print(undo)
-    done = undo.apply(target_of(given.apply))
-    print(f"{done.rows} rows are as they were before, {len(done.left)} were left as they are")
-    for row in done.left[:_MOST_LEFT]:
-        print(f"  {row}")
-    if len(done.left) > _MOST_LEFT:
-        print(f"  … and {len(done.left) - _MOST_LEFT} more")
-    return EXIT_FAILED if done.left else 0
-
-
-def _verify_upstream(given: argparse.Namespace, upstream: SnapshotSource | None) -> int:
-    config = drainer_config(given, lambda words: print(words, file=sys.stderr))
-    if given.dir:
-        raise ConfigError("lake verify: --config compares the lake with the upstream, --dir compares it with its ledger: give one of them")
-    if config.apply.db_type != "lake":
-        raise ConfigError(f"lake verify: syncer.db-type is {config.apply.db_type!r}, not lake")
-    run = LakeComparison(
-        config.files.dir.rstrip("/"), upstream or upstream_of(config.upstream), config.apply, patterns_of(given.tables or "")
-    )
-    record, stop = record_of(config, given.tables or "", Flavour.TIDB), stop_on_signals()
-    taken = VerifyRun(_view(given, run.names()), record, _load_again)
-    return taken.to_its_end(run.run(taken.begin(afresh=given.afresh)), stop)
-
-
-def _view(given: argparse.Namespace, about: Mapping[TableName, int]) -> VerifiedView:
-    rows = {".".join(name): count for name, count in about.items()}
-    return JsonView(Flavour.TIDB) if given.json else TextView(Flavour.TIDB, rows, sys.stderr)
-
-
-def _load_again(found: VerifiedTable) -> list[str]:
-    return [load_again(found.name)] if found.tally is not None and found.tally.differing else []
-
-
-def _begin(lake: Lake) -> str:
-    """Words, where the ledger has been shortened."""
-    return f"; row changes are kept since {as_time(lake.begin_ts)} UTC ({lake.begin_ts})" if lake.begin_ts else ""
-
-
-def _tso(word: str) -> int:
-    if not word.isdigit():
-        raise ConfigError(f"{word!r} is no commit_ts: give the number, as lake life and lake diff show it")
-    return int(word)

@@ -7,7 +7,6 @@ Promises: nothing is written. All DataFrames of one ``LakeAt`` are of the same m
 """
 
 import datetime
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,18 +21,17 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import VARIANT, laid_out
 from pyspark_tidb_binlog.schemas.ddl_jobs import RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.events import as_time, moment_of, physical_ms, ts_at
+from pyspark_tidb_binlog.schemas.events import as_time, moment_of
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.ledger import REFUSES_OLD, Ledger, ledger_ddls
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
-from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Published, TablePlace, published_of, readable
-from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, held, identity, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, TablePlace
+from pyspark_tidb_binlog.sinks.lake.net_changes import held, identity, mirror_schema, net_changes
+from pyspark_tidb_binlog.sinks.lake.tables_at import CHANGES_READ, TablesAt, When
 
-When = str | int | datetime.datetime
 _GONE, _FOUND = "_tidb_gone", "_tidb_found_"
-_READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
 _FEW_BYTES = 64 << 20
 """Changes that are decoded in this process."""
 _IN_PLAN = ("spark.sql.execution.arrow.localRelationThreshold", str(256 << 10))
@@ -45,35 +43,51 @@ _ONE_SETS = threading.Lock()
 class LakeAt:
     """The tables as they were at one moment."""
 
-    def __init__(self, spark: SparkSession, directory: str, published: Published, commit_ts: int) -> None:
-        """``commit_ts``: the moment. ``LakeNow`` makes it."""
-        self._spark = spark
-        self._directory = directory
-        self._published = published
-        self._commit_ts = commit_ts
+    def __init__(self, spark: SparkSession, lake: TablesAt) -> None:
+        """``lake``: at the moment. ``LakeNow`` makes it."""
+        self._spark, self._lake = spark, lake
 
     @property
     def commit_ts(self) -> int:
         """The moment: every transaction up to this commit_ts, and none above."""
-        return self._commit_ts
+        return self._lake.commit_ts
 
     @property
     def begin_ts(self) -> int:
         """Row changes up to this commit_ts are not kept; 0: all are, since the lake began."""
-        return self._published.begin_ts
+        return self._lake.published.begin_ts
 
     @property
     def time(self) -> datetime.datetime:
         """The moment's time, in UTC."""
-        return moment_of(self._commit_ts)
+        return moment_of(self._lake.commit_ts)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._directory!r} at {self._commit_ts}, {as_time(self._commit_ts)})"
+        return f"{type(self).__name__}({self._lake.directory!r} at {self._lake.commit_ts}, {as_time(self._lake.commit_ts)})"
 
     def tables(self) -> DataFrame:
         """The tables that there are: ``database``, ``table``, ``table_id``, ``state``, ``why``."""
-        rows = [(t.database, t.table, t.table_id, t.state, t.why) for t in readable(self._published.at(self._commit_ts))]
-        return self._spark.createDataFrame(rows, "database string, table string, table_id bigint, state string, why string")
+        return self._spark.createDataFrame(self._lake.tables())
+
+    def versions(self) -> DataFrame:
+        """What any engine reads of the moment: ``database``, ``table``, ``path``, ``version``, ``upto_ts``. docs/lake.md, Any engine."""
+        return self._spark.createDataFrame(self._lake.versions())
+
+    def views(self, database: str) -> list[str]:
+        """Make each table of a database a temporary view for ``spark.sql``; their names. Tables that are set aside or not loaded have none.
+
+        Raises:
+            ConfigError: the lake has no such database at the moment.
+        """
+        places = [place for place in self._lake.tables().to_pylist() if place["database"].lower() == database.lower()]
+        if not places:
+            raise ConfigError(
+                f"the lake has no table of a database {database} at {as_time(self.commit_ts)}; lake.tables() lists the tables"
+            )
+        names = [place["table"] for place in places if place["state"] == MIRRORED]
+        for name in names:
+            self.table(f"{quote_name(database)}.{quote_name(name)}").createOrReplaceTempView(quote_name(name))
+        return names
 
     def table(self, name: str) -> DataFrame:
         """The table ``name`` (``shop.orders``), with the types of docs/changes.md; a JSON column is a VARIANT.
@@ -81,8 +95,8 @@ class LakeAt:
         Raises:
             ConfigError: there is no such table at the moment, or it was set aside then.
         """
-        place = self._published.table_at(name, self._commit_ts)
-        info = self._info(place)
+        place = self._lake.published.table_at(name, self._lake.commit_ts)
+        info = self._lake.info(place)
         mirror = self._mirror(place, info)
         columns = [quote_name(c.name) for c in info.target_columns()]
         changed = self._changed(place, info, mirror.schema)
@@ -101,11 +115,11 @@ class LakeAt:
         Raises:
             ConfigError: there is no such table at the moment, or changes up to a later ``begin_ts`` have gone since the lake was read.
         """
-        Ledger(self._directory).require_kept(self.begin_ts)
-        changes = self._delta("changes").where(f"commit_ts <= {self._commit_ts} AND (commit_ts > {self.begin_ts} OR op = 'ddl')")
+        Ledger(self._lake.directory).require_kept(self.begin_ts)
+        changes = self._delta("changes").where(f"commit_ts <= {self._lake.commit_ts} AND (commit_ts > {self.begin_ts} OR op = 'ddl')")
         if not name:
             return changes
-        place = self._published.called(name, self._commit_ts)
+        place = self._lake.published.called(name, self._lake.commit_ts)
         same_name = (F.lower("database") == place.database.lower()) & (F.lower("table") == place.table.lower())
         # By names alone no file could be passed over.
         ids = F.col("table_id").isin(sorted(self._maybe_called(place)))
@@ -115,14 +129,14 @@ class LakeAt:
         """The tables that may ever have had the name of one, and more."""
         wanted = [place.database.lower(), place.table.lower()]
         # A job of several tables is a row with the name of one of them.
-        ddls = ledger_ddls(self._directory, self._commit_ts)
+        ddls = ledger_ddls(self._lake.directory, self._lake.commit_ts)
         jobs = [
             d.job
             for d in ddls
             if d.job.multiple_table_infos or d.job.kind.effect.rows is RowsAfter.EXCHANGED or [name.lower() for name in d.name] == wanted
         ]
         history = SchemaHistory.of(d.job for d in ddls)
-        called = self._published.rows_called(place.database, place.table)["table_id"].to_pylist()
+        called = self._lake.published.rows_called(place.database, place.table)["table_id"].to_pylist()
         ids = (i for job in jobs for i in (job.table_id, *history.tables_of_job(job)))
         return {place.table_id, *called, *ids}
 
@@ -139,27 +153,15 @@ class LakeAt:
         reader = self._spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return reader.load(f"{self._directory}/{path}")
-
-    def _info(self, place: TablePlace) -> TableInfo:
-        # Its own row may have been thinned since this lake was read; others of the same definition stay.
-        where = f"table_id = {place.table_id} AND schema_version = {place.schema_version} AND state = '{MIRRORED}'"
-        found = scanned(f"{self._directory}/snapshots", ["info"], where)
-        infos = found.read_all()["info"] if found is not None else []
-        if not len(infos):
-            raise ConfigError(
-                f"{place} as of {as_time(self._commit_ts)} ({self._commit_ts}) is not kept any more: make the Lake anew, or refresh it"
-            )
-        return TableInfo.from_json(json.loads(infos[0].as_py()))
+        return reader.load(f"{self._lake.directory}/{path}")
 
     def _changed(self, place: TablePlace, info: TableInfo, mirror: StructType) -> DataFrame | None:
         """The rows that the ledger changed since the mirror's version: whether they are gone, their identity in the mirror, and themselves."""
-        since_ts = self._published.complete_ts(place, self._commit_ts)
-        where = f"table_id = {place.table_id} AND commit_ts > {since_ts} AND commit_ts <= {self._commit_ts} AND op <> 'ddl'"
+        where = self._lake.changed_since(place)
         found = [StructField(f"{_FOUND}{number}", mirror[name].dataType) for number, name in enumerate(identity(info))]
         images = [StructField(name, mirror[name].dataType) for name in mirror_schema(info).names]
         schema = StructType([StructField(_GONE, BooleanType()), *found, *images])
-        reader = scanned(f"{self._directory}/changes", _READ, where)
+        reader = scanned(f"{self._lake.directory}/changes", CHANGES_READ, where)
         assert reader is not None
         # More of them are decoded by executors.
         rows = held(reader, reader.schema, _FEW_BYTES)
@@ -172,7 +174,7 @@ class LakeAt:
             changed = _marked(pa.Table.from_batches(mine), info, schema.names) if mine else None
             yield from changed.to_batches() if changed is not None else ()
 
-        return self._delta("changes").where(where).select(*_READ).repartition("row_key").mapInArrow(run, schema)
+        return self._delta("changes").where(where).select(*CHANGES_READ).repartition("row_key").mapInArrow(run, schema)
 
     def _frame(self, rows: pa.Table, schema: StructType) -> DataFrame:
         (setting, ours), conf = _IN_PLAN, self._spark.conf
@@ -194,13 +196,12 @@ class LakeNow(LakeAt):
         Raises:
             ConfigError: it is no lake, or nothing was published yet.
         """
-        place = str(directory).rstrip("/")
         spark.conf.set(REFUSES_OLD, "false")
-        super().__init__(spark, place, *_newest(place))
+        super().__init__(spark, TablesAt.newest(directory))
 
     def refresh(self) -> None:
         """Go to the moment that is the newest now. DataFrames that were made before stay at theirs."""
-        self._published, self._commit_ts = _newest(self._directory)
+        self._lake = TablesAt.newest(self._lake.directory)
 
     def at(self, when: When) -> LakeAt:
         """The tables as they were at ``when``: a time (ISO text or datetime; UTC if it names no offset), with its millisecond, or a TSO.
@@ -208,50 +209,15 @@ class LakeNow(LakeAt):
         Raises:
             ConfigError: it is before the first moment that was published, or that is kept, or above this lake's moment.
         """
-        ts, first, kept_ts = self._ts_of(when), self._published.first_ts, self._published.kept_ts
-        if first is not None and first <= kept_ts and ts < kept_ts:
-            since = f" since {as_time(self.begin_ts)}" if self.begin_ts else ""
-            raise ConfigError(
-                f"the lake {self._directory} keeps its tables from {as_time(kept_ts)} ({kept_ts}) on, so there are none at {when}; lake.changes() "
-                f"has every change{since}, and spark.delta-retention says how far back tables are kept from then on"
-            )
-        if first is None or ts < first:
-            raise ConfigError(f"the lake {self._directory} has no tables before {as_time(first or 0)} ({first}), so none at {when}")
-        self._require_read(ts, f"{when} is")
-        return LakeAt(self._spark, self._directory, self._published, ts)
-
-    def _ts_of(self, when: When) -> int:
-        """The ts that ``when`` means, as ``at`` takes it: of a time the last one in its millisecond, as far as the lake was read."""
-        if isinstance(when, int) or (isinstance(when, str) and when.strip().isdigit()):
-            return int(when)
-        ts = ts_at("at", when.isoformat() if isinstance(when, datetime.datetime) else when, last=True)
-        return self._commit_ts if physical_ms(ts) == physical_ms(self._commit_ts) else ts
-
-    def _require_read(self, ts: int, what: str) -> None:
-        if ts > self._commit_ts:
-            raise ConfigError(
-                f"the lake {self._directory} was read up to {as_time(self._commit_ts)} ({self._commit_ts}), so {what} not known; lake.refresh() reads on"
-            )
+        return LakeAt(self._spark, self._lake.at(when))
 
     def snapshots(self) -> DataFrame:
         """The published rows in order: the version of each table that changed, at ``resolved_ts``."""
-        rows = self._delta("snapshots").where(f"resolved_ts <= {self._commit_ts}")
-        return rows.orderBy("resolved_ts", "number").drop("info", "job", "number")
-
-
-def _newest(directory: str) -> tuple[Published, int]:
-    """The published rows, and the newest moment that can be known."""
-    state = Ledger(directory).load()
-    if state is None:
-        raise ConfigError(f"{directory} is no lake: there is no ledger in {directory}/changes; give the directory of syncer.to.dir")
-    published = published_of(directory, state.begin_ts)
-    ddls = scanned(f"{directory}/changes", ("commit_ts", "job_id"), f"op = 'ddl' AND commit_ts >= {published.followed_ts}")
-    found = [(row["commit_ts"], row["job_id"]) for row in ddls.read_all().to_pylist()] if ddls is not None else []
-    return published, published.newest_moment(state.commit_ts or 0, found)
+        return self._spark.createDataFrame(self._lake.snapshots())
 
 
 def _marked(rows: pa.Table, info: TableInfo, names: list[str]) -> pa.Table | None:
-    """The net changes of ``rows`` (``_READ``) as Spark takes them; None: there are none."""
+    """The net changes of ``rows`` (``CHANGES_READ``) as Spark takes them; None: there are none."""
     net = net_changes(rows.sort_by(ORDER), info) if rows.num_rows else None
     if net is None:
         return None

@@ -194,7 +194,7 @@ class MirrorTable:
         ids = found_by.rename_columns([stored.names[rows.schema.get_field_index(name)] for name in found_by.column_names])
         if sum(file.size for file in files) <= _WHOLE_BYTES:
             there = pa.concat_tables([stored.empty_table(), *(self._rows_of(file, stored).to_table() for file in files)])
-            stays = _not_among(there.select(ids.column_names), ids)
+            stays = not_among(there.select(ids.column_names), ids)
             if rows.num_rows or not stays.all():
                 kept = there.filter(pa.array(stays)).rename_columns(rows.column_names).cast(rows.schema)
                 write_deltalake(self._table, pa.concat_tables([kept, rows]), mode="overwrite", commit_properties=stamp.commit)
@@ -202,7 +202,7 @@ class MirrorTable:
             pieces, changed = list[Iterator[pa.RecordBatch]](), list[LiveFile]()
             for file in files:
                 found = self._rows_of(file, stored)
-                stays = _not_among(found.to_table(columns=ids.column_names), ids)
+                stays = not_among(found.to_table(columns=ids.column_names), ids)
                 if not stays.all():
                     pieces.append(_kept_rows(found, stays))
                     changed.append(file)
@@ -360,7 +360,7 @@ def _refused(names: Iterable[str]) -> bool:
     return not REFUSED_NAMES.isdisjoint(name.lower() for name in names)
 
 
-def _not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
+def not_among(rows: pa.Table, ids: pa.Table) -> npt.NDArray[np.bool_]:
     """A mask of the rows that are none of ``ids``, which has the same columns."""
     names, place = ids.column_names, "_place"
     ids = ids.cast(rows.schema)

@@ -272,8 +272,9 @@ class Published:
         self.newest = newest
         self.begin_ts = begin_ts
         """Row changes up to it are not kept; 0: all are."""
-        self._rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
-        self._ts = self._rows["resolved_ts"].to_numpy()
+        self.rows = rows.select(COLUMNS).sort_by([("resolved_ts", "ascending"), ("number", "ascending")])
+        """``COLUMNS``, in order."""
+        self._ts = self.rows["resolved_ts"].to_numpy()
 
     @property
     def first_ts(self) -> int | None:
@@ -288,9 +289,9 @@ class Published:
     def at(self, ts: int) -> dict[int, TablePlace]:
         """The newest row of each table at ``ts``, by table id."""
         count = int(np.searchsorted(self._ts, ts, side="right"))
-        ids = self._rows["table_id"].to_numpy()[:count][::-1]
+        ids = self.rows["table_id"].to_numpy()[:count][::-1]
         last = count - 1 - np.unique(ids, return_index=True)[1]
-        return {row["table_id"]: TablePlace(**row) for row in self._rows.take(pa.array(np.sort(last))).to_pylist()}
+        return {row["table_id"]: TablePlace(**row) for row in self.rows.take(pa.array(np.sort(last))).to_pylist()}
 
     def newest_moment(self, ledger_ts: int, ddls: Iterable[tuple[int, int]]) -> int:
         """The commit_ts up to which tables are known: the end of the ledger, but not past a DDL that mirrors have not followed.
@@ -312,7 +313,7 @@ class Published:
     def rows_called(self, database: str, table: str) -> pa.Table:
         """The rows that were published under a name at any time."""
         pairs = (("database", database), ("table", table))
-        return self._rows.filter(pc.and_(*(pc.equal(pc.utf8_lower(self._rows[column]), name.lower()) for column, name in pairs)))
+        return self.rows.filter(pc.and_(*(pc.equal(pc.utf8_lower(self.rows[column]), name.lower()) for column, name in pairs)))
 
     def table_at(self, name: str, ts: int) -> TablePlace:
         """The table of this name, which can be read at ``ts``.
@@ -339,7 +340,7 @@ class Published:
 
     def _since(self, place: TablePlace) -> str:
         """The time at which a table left, the reason, and how to read the table just before, in words."""
-        mine = self._rows.filter(pc.equal(self._rows["table_id"], place.table_id)).to_pylist()
+        mine = self.rows.filter(pc.equal(self.rows["table_id"], place.table_id)).to_pylist()
         good = [number for number, row in enumerate(mine) if row["state"] == MIRRORED and row["resolved_ts"] <= place.resolved_ts]
         left = mine[good[-1] + 1 if good else 0]["resolved_ts"]
         why = f": {place.why}" if place.why else ""

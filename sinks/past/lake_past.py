@@ -27,9 +27,10 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo
-from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow, When
+from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeNow
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
 from pyspark_tidb_binlog.sinks.lake.net_changes import identity
+from pyspark_tidb_binlog.sinks.lake.tables_at import When
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.past.net_rows import (
     HISTORY_MARKS,
@@ -85,7 +86,7 @@ class Lake(LakeNow):
 
     @cached_property
     def _past(self) -> PastChanges:
-        return PastChanges(self._directory, self._published, self._commit_ts)
+        return PastChanges(self._lake.directory, self._lake.published, self._lake.commit_ts)
 
     def transaction(self, commit_ts: int) -> DataFrame:
         """All changes of one transaction, in order. ``ConfigError``: the lake begins later."""
@@ -108,7 +109,7 @@ class Lake(LakeNow):
             raise ConfigError(f"more than {_MOST_KEYS} rows of {name} had {values}: give more columns, as those of its key")
 
         def changes_of(keys: Collection[bytes]) -> list[RowChange]:
-            return _row_changes(past.changes(0, self._commit_ts, ids, _MARKS, among("row_key", keys)))
+            return _row_changes(past.changes(0, self._lake.commit_ts, ids, _MARKS, among("row_key", keys)))
 
         def updates_of(times: Collection[int]) -> list[KeyUpdate]:
             rows = past.changes(min(times) - 1, max(times), ids, where=among("commit_ts", times))
@@ -138,7 +139,7 @@ class Lake(LakeNow):
         Raises:
             ConfigError: there is no such table now, or rows of it went or came without row changes.
         """
-        past, place = self._past, self._published.table_at(name, self._commit_ts)
+        past, place = self._past, self._lake.published.table_at(name, self._lake.commit_ts)
         ids, schema = past.ids_of(name), past.schema
         target = schema.table_of(place.table_id, past.version)
         if jobs := past.unfollowed(ids):
@@ -258,18 +259,18 @@ class Lake(LakeNow):
 
     def _rows_at(self, ts: int, table: TableAt, target: TableAt) -> pa.RecordBatch:
         """Images of all rows that a table had, under the columns of ``target``."""
-        place = self._published.at(ts).get(table.table_id)
+        place = self._lake.published.at(ts).get(table.table_id)
         if place is None:
             raise ConfigError(f"the lake has no rows of {table.schema}.{table.name} at {as_time(ts)} ({ts}); name other tables")
         rows = self.at(ts).table(f"{quote_name(place.database)}.{quote_name(place.table)}")
         return carried(_images(rows, table.info.target_columns()), table, self._past.schema, int(target.version))
 
     def _span(self, span: int | tuple[When, When]) -> tuple[int, int]:
-        after_ts, upto_ts = map(self._ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
+        after_ts, upto_ts = map(self._lake.ts_of, span) if isinstance(span, tuple) else (int(span) - 1, int(span))
         if not after_ts < upto_ts:
             raise ConfigError(f"the span ends at {as_time(upto_ts)}, before it begins at {as_time(after_ts)}")
         self._past.require_known(after_ts)
-        self._require_read(upto_ts, f"changes up to {as_time(upto_ts)} are")
+        self._lake.require_read(upto_ts, f"changes up to {as_time(upto_ts)} are")
         return after_ts, upto_ts
 
     def _where(self, net: NetRows, where: str) -> Ints:
@@ -289,7 +290,7 @@ class Lake(LakeNow):
         """The condition that an image has these values, under the names that the columns had then."""
         if not values:
             raise ConfigError("name the row: life needs a column and its value, as id=42")
-        past, place = self._past, self._published.called(name, self._commit_ts)
+        past, place = self._past, self._lake.published.called(name, self._lake.commit_ts)
         columns = {c.name.lower(): c for c in past.schema.last_of(place.table_id, past.version).info.target_columns()}
         if unknown := [name for name in values if name.lower() not in columns]:
             raise ConfigError(f"the table has no column {unknown[0]}; its columns are {', '.join(c.name for c in columns.values())}")

@@ -1,6 +1,7 @@
 """A lake's tables as DataFrames: what the upstream had, at the newest moment and at earlier ones."""
 
 import datetime
+import json
 import os
 import re
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
@@ -22,6 +24,7 @@ from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.lake import lake_reader, lake_table, upkeep
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger
+from pyspark_tidb_binlog.sinks.lake.tables_at import TablesAt
 from tests.support.bank_states import TOTAL, bank_changes, states_at
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN, load_case
@@ -60,6 +63,16 @@ def rows_of(table: DataFrame, info: TableInfo) -> list[tuple[Any, ...]]:
         )
     )
     return sorted((tuple(comparable(c, cell) for c, cell in zip(columns, row, strict=True)) for row in made.collect()), key=repr)
+
+
+def plain_rows(lake: Path, name: str, info: TableInfo) -> list[tuple[Any, ...]]:
+    """Without Spark."""
+    rows = TablesAt.newest(lake).rows(name).read_all().to_pylist()
+
+    def cell(column: ColumnInfo, value: Any) -> Any:
+        return comparable(column, json.dumps(json.loads(value)) if kind_of(column) is CellKind.JSON and value is not None else value)
+
+    return sorted((tuple(cell(c, row[c.name]) for c in info.target_columns()) for row in rows), key=repr)
 
 
 def recorded(case: str, name: str, info: TableInfo) -> list[tuple[Any, ...]]:
@@ -102,7 +115,9 @@ def test_tables_are_what_the_upstream_had(
     for database, name in tables:
         table = history.find(database, name, int(history.newest_version))
         assert table is not None
-        assert rows_of(lake.table(f"{database}.{name}"), table.info) == recorded(case, f"{database}.{name}", table.info), name
+        wanted = recorded(case, f"{database}.{name}", table.info)
+        assert rows_of(lake.table(f"{database}.{name}"), table.info) == wanted, name
+        assert plain_rows(tmp_path, f"{database}.{name}", table.info) == wanted, name
     assert spark.conf.get(setting) == theirs != "0"
 
 
@@ -118,7 +133,19 @@ def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> No
     for then, wanted in zip([*map(lake.at, moments[:-1]), lake], states_at(changes, moments), strict=True):
         rows = {name: then.table(f"g_bank.{name}").select("id", "balance").collect() for name in ("checking", "savings")}
         assert {(name, row["id"]): row["balance"] for name, found in rows.items() for row in found} == wanted, then
+        for version in then.versions().where("database is not null").collect():
+            assert version["upto_ts"] <= then.commit_ts
+            own = states_at(changes, [version["upto_ts"]])
+            found = DeltaTable(version["path"], version=version["version"]).to_pyarrow_table().to_pylist()
+            assert {(version["table"], row["id"]): row["balance"] for row in found}.items() <= next(iter(own)).items(), version
     assert sum(wanted.values()) == TOTAL
+    ends = {row["database"]: row["upto_ts"] for row in lake.versions().collect()}
+    assert ends == {"g_bank": lake._lake.published.followed_ts, None: lake.commit_ts}
+    assert lake.views("G_BANK") == ["checking", "savings"]
+    (total,) = spark.sql("SELECT sum(balance) AS total FROM (SELECT balance FROM checking UNION ALL SELECT balance FROM savings)").collect()
+    assert total["total"] == TOTAL
+    with pytest.raises(ConfigError, match="no table of a database shop at .*; lake.tables"):
+        lake.views("shop")
     then = lake.at(times[len(times) // 2])
     rows_then = then.changes("g_bank.checking")
     assert (
@@ -154,7 +181,7 @@ def test_kept_moments_can_be_read_when_old_versions_have_gone(spark: SparkSessio
     for _ in range(3):
         sink._mirrors._old_versions.look()
     lake, changes = Lake(spark, tmp_path), bank_changes(load(GOLDEN / "bank"), load_case("bank").history)
-    kept_ts = lake._published.kept_ts
+    kept_ts = lake._lake.published.kept_ts
     rows = lake.snapshots().where("path <> '' and `table` = 'checking'").collect()
     assert 3 <= len(rows) <= 6, rows
     versions = sorted(row["version"] for row in rows)
@@ -182,7 +209,7 @@ def test_what_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) ->
     live(tmp_path, "types", made[3], 0)
     live(tmp_path, "types", 1 << 62, None)
     lake = Lake(spark, tmp_path)
-    assert lake.commit_ts == made[next(n for n, ts in enumerate(made) if ts > lake.at(lake.commit_ts)._published.followed_ts)] - 1
+    assert lake.commit_ts == made[next(n for n, ts in enumerate(made) if ts > lake._lake.published.followed_ts)] - 1
     for name, words in {
         "g_types.ints": "",
         "g_types.int": "did you mean g_types.ints?",
@@ -218,6 +245,8 @@ def test_the_command_prints_tables_and_rows(spark: SparkSession, tmp_path: Path,
     assert tables.splitlines()[0] == f"at {lake.time:%Y-%m-%d %H:%M:%S}.{lake.time.microsecond // 1000:03} UTC ({lake.commit_ts})"
     assert re.search(r"\|g_txn +\|a +\|\d+ +\|mirrored\|NULL\|", tables)
     assert re.search(r"\|\d+\|[\d .:-]+\|\d+ +\|g_txn +\|a ", said("snapshots"))
+    named = json.loads(said("versions", "--json"))
+    assert (named["commit_ts"], [row["table"] for row in named["tables"]]) == (lake.commit_ts, ["a", "b", None])
     shown = said("show", "g_txn.a", "--limit", "2")
     assert "|id |k" in shown and "only showing top 2 rows" in shown
     made = load_case("txn").ddls[-1].commit_ts

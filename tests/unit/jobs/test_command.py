@@ -69,3 +69,10 @@ def test_a_missing_package_is_one_line_with_the_extra_that_has_it() -> None:
 )
 def test_jars_of_delta_that_a_person_names_are_known(text: str, is_delta: bool) -> None:
     assert DELTA_JARS.are_named_in(text) == is_delta
+
+
+def test_what_a_lake_has_at_a_moment_is_shown_without_a_jvm() -> None:
+    assert all(command._without_spark([word, "--dir", "x"]) for word in ("tables", "versions", "snapshots", "show"))
+    assert command._without_spark(["verify", "--config", "x"]) and not command._without_spark(["verify", "--dir", "x"])
+    assert not command._without_spark(["life", "--dir", "show"])
+    assert not command._without_spark([])
