@@ -34,6 +34,7 @@ from pyspark_tidb_binlog.sinks.engine.frozen import FrozenTables
 from pyspark_tidb_binlog.sinks.engine.keyed import KeyedEvents, unpack
 from pyspark_tidb_binlog.sinks.engine.late_record import LateRecord, Note
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlStep, RowsStep
+from pyspark_tidb_binlog.sinks.lake.commit_log import NotForced
 from pyspark_tidb_binlog.sinks.lake.lake_table import PARTS, LiveFile, RecordReplaced, WrittenPart, parts_in, row_of, without_logs
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import NO_ROWS, LakeState, LakeWriter, Ledger, LedgerWrite, written_part
@@ -292,6 +293,10 @@ class LakeSink(Sink):
                 self._lost = LeaseLost(f"{found.holder} has taken over {uri}: this Drainer writes nothing more")
             else:
                 self._lost = LeaseLost(f"{uri} does not hold what this Drainer has committed last: it was restored or replaced")
+            raise self._lost from error
+        except NotForced as error:
+            # Whether the commit stays is not known, so nothing is to follow it.
+            self._lost = LeaseLost(f"{error}: this Drainer writes nothing more. Start it again when the disk is well")
             raise self._lost from error
         self._state, self._committed_at = fresh, time.monotonic()
 

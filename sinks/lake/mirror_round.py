@@ -120,17 +120,6 @@ class OpenMirrors:
                 shutil.rmtree(self.uri(path), ignore_errors=True)
         del self._made[begin:]
 
-    def put_back(self, tables: Iterable[MirrorState]) -> None:
-        """Remove what a loss of power has left of versions that were not published.
-
-        Raises:
-            ApplyError: a mirror is damaged.
-        """
-        for table in tables:
-            log = CommitLog(self.uri(table.path))
-            if is_local(self._lake) and table.path and not log.is_whole() and (whole := log.newest()) is not None:
-                log.cut(whole)
-
     def force(self, before: Iterable[MirrorState], made: Iterable[MirrorState]) -> None:
         """Force what the mirrors of ``made`` have become since ``before`` to the disk.
 

@@ -43,6 +43,7 @@ from pyspark_tidb_binlog.sinks.lake.mirror_round import (
 from pyspark_tidb_binlog.sinks.lake.mirror_table import is_error
 from pyspark_tidb_binlog.sinks.lake.moments import LOADING, MIRRORED, NO_JOBS, STALE, MirrorState, Moment, Snapshots
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, PIECE_BYTES, RowPieces, held, mirror_schema
+from pyspark_tidb_binlog.sinks.lake.power_loss import put_back_mirrors
 from pyspark_tidb_binlog.sinks.lake.upkeep import OldVersions
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.sink import KeptTable
@@ -271,7 +272,7 @@ class Mirrors:
         self._snapshots.take(self._open.epoch)
         self._open.discard(set(self._snapshots.rows(["path"])["path"].to_pylist()))
         self._tables = self._snapshots.tables()
-        self._open.put_back(self._tables.values())
+        put_back_mirrors(self._lake, self._tables.values())
         done = self._snapshots.moment
         self._history = followed_history(self._lake, self._snapshots, done)
         # By filters of another start than the rows before came by.

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.sinks.lake.commit_log import CommitLog
-from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
+from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
+from pyspark_tidb_binlog.sinks.lake.commit_log import CommitLog, NotForced
+from pyspark_tidb_binlog.sinks.lake.power_loss import put_back, put_back_mirrors
 from tests.support.golden_messages import spans_of
-from tests.support.lake_lives import replicate, replicated, sink_of
+from tests.support.lake_lives import BUSY_UPKEEP, SHORT_PAST, replicate, replicated, sink_of
 from tests.support.lake_rows import ledger_of
-from tests.support.mirror_rows import assert_mirrored
+from tests.support.mirror_rows import assert_mirrored, published
 
 STEPS = 30
 
@@ -23,12 +24,12 @@ def logs_of(lake: Path) -> list[Path]:
     return sorted(path.parent for path in lake.glob("**/_delta_log") if "parts" not in path.parts)
 
 
-def newest_files(lake: Path, commits: int) -> Iterator[Path]:
-    """Of the newest commits of a lake: their entries, and what they have added."""
-    entries = [entry for table in logs_of(lake) for entry in (table / "_delta_log").glob("*.json")]
-    for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime_ns)[-commits:]:
+def newest_files(table: Path, commits: int) -> Iterator[Path]:
+    """Of so many commits: the entries, and what they have added."""
+    entries = sorted((table / "_delta_log").glob("*.json"))
+    for entry in entries[len(entries) - commits :]:
         yield entry
-        yield from (entry.parents[1] / path for path in re.findall(r'"add":{"path":"([^"]+)"', entry.read_text()))
+        yield from (table / path for path in re.findall(r'"add":{"path":"([^"]+)"', entry.read_text()))
 
 
 def spoil(path: Path, chance: random.Random) -> None:
@@ -62,14 +63,20 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Any
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("case", ["bank", "ddl"])
 def test_what_is_whole_stays_and_the_rest_comes_again(case: str, seed: int, tmp_path: Path, wanted: dict[str, Any]) -> None:
-    """Files of some of the newest eight commits to ledger, moments and mirrors."""
+    """Files of some of the newest four commits to ledger and moments, and of those to mirrors that were not published."""
     chance, lake = random.Random(f"{case} {seed}"), tmp_path / "lake"
     for _ in range(2):
         spans = spans_of(case, STEPS)
         replicated(lake, STEPS, chance.choice(spans[3:-1])[1], case, mirrors=True)
-        for path in sorted({path for path in newest_files(lake, chance.randint(1, 8)) if path.exists()}):
-            if chance.random() < 0.4:
-                spoil(path, chance)
+        for table in reversed(logs_of(lake)):
+            is_mirror, commits = table.parent.name == "tables", chance.randint(0, 4)
+            if is_mirror:
+                commits = chance.randint(0, 2) if f"tables/{table.name}" in {state.path for state in published(lake).values()} else 0
+                for _ in range(commits):
+                    DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "false"})
+            for path in sorted({path for path in newest_files(table, commits) if path.exists()}):
+                if chance.random() < 0.4:
+                    spoil(path, chance)
         if chance.random() < 0.5 and (checkpoints := sorted(lake.glob("**/*.checkpoint.parquet"))):
             spoil(checkpoints[-1], chance)
     sink = sink_of(lake, mirrors=True)
@@ -84,15 +91,54 @@ def test_a_damaged_lake_of_which_no_version_is_whole_is_refused(tmp_path: Path) 
     replicated(lake, case="bank")
     for path in (lake / "changes/_delta_log").glob("*.json"):
         path.write_bytes(b"")
-    with pytest.raises(ApplyError, match=r"changes is damaged: none of its versions from 0 to \d+ is whole; it lacks 0.*\.json\. Restore"):
+    with pytest.raises(ApplyError, match=r"changes is damaged: none of its versions up to \d+ is whole. Restore"):
         sink_of(lake).open(lambda target, found: 0, lambda: None)  # type: ignore[arg-type, return-value]
 
 
-def test_nothing_is_changed_where_nothing_is_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["changes", "snapshots"])
+def test_a_loss_in_the_first_second(table: str, tmp_path: Path, wanted: dict[str, Any]) -> None:
     lake = tmp_path / "lake"
-    replicated(lake, case="bank", mirrors=True)
-    for table in logs_of(lake):
-        log = CommitLog(table)
-        assert log.newest() == log.last and not log.cut(log.last or 0), table
-    state = Ledger(str(lake)).load()
-    assert state is not None and state.commit_ts is not None
+    if table == "snapshots":
+        replicated(lake, case="bank", upto=spans_of("bank", STEPS)[5][1])
+    log = lake / table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").touch()
+    sink = sink_of(lake, mirrors=table == "changes")
+    replicate(sink, STEPS, case="bank")
+    sink.close()
+    assert changes_of(lake) == wanted["bank"]
+
+
+def test_a_disk_that_refuses_ends_the_writer_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    lake, force, calls = tmp_path / "lake", CommitLog.force, list[int]()
+
+    def refused(log: CommitLog, after: int, upto: int) -> None:
+        calls.append(upto)
+        if len(calls) == 12:
+            raise NotForced("no space left on the device")
+        force(log, after, upto)
+
+    monkeypatch.setattr(CommitLog, "force", refused)
+    sink = sink_of(lake, mirrors=False)
+    with pytest.raises(LeaseLost, match="no space left on the device: this Drainer writes nothing more"):
+        replicate(sink, STEPS, case="bank")
+    sink.close()
+    sink = sink_of(lake, mirrors=True)
+    replicate(sink, STEPS, case="bank")
+    sink.close()
+    assert changes_of(lake) == wanted["bank"]
+
+
+def test_nothing_is_changed_where_nothing_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With old versions removed and logs shortened."""
+    for (module, name), value in (BUSY_UPKEEP | SHORT_PAST).items():
+        monkeypatch.setattr(module, name, value)
+    lake = tmp_path / "lake"
+    for span in spans_of("bank", 4):
+        replicated(lake, STEPS, span[1], "bank", mirrors=True)
+        before = {path: path.stat().st_mtime_ns for path in lake.glob("**/*") if path.is_file()}
+        put_back(str(lake))
+        put_back_mirrors(str(lake), published(lake).values())
+        assert {path: path.stat().st_mtime_ns for path in lake.glob("**/*") if path.is_file()} == before
