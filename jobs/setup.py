@@ -11,9 +11,11 @@ System packages are installed with apt, only by root on Debian and its derivativ
 """
 
 import argparse
+import contextlib
 import difflib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -25,7 +27,7 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe
+from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
 from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
@@ -92,6 +94,9 @@ def main(argv: Sequence[str]) -> int:
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("setup: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -260,10 +265,19 @@ def spark_of_venv() -> SparkOfMachine:
 
 
 def run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a step; its output is shown only if it fails."""
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise SetupError(f"{what} failed (exit code {done.returncode}); it printed:\n{done.stdout.strip()[-3000:]}")
+    """Run a step; its output is shown only if it fails. Ctrl-C ends what it has started, too."""
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0) as child:
+        try:
+            printed, _ = child.communicate()
+        except KeyboardInterrupt:
+            os.killpg(child.pid, signal.SIGTERM)
+            child.wait()
+            # A JVM would write its archive first.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    if child.returncode != 0:
+        raise SetupError(f"{what} failed (exit code {child.returncode}); it printed:\n{printed.strip()[-3000:]}")
 
 
 def say(text: str) -> None:

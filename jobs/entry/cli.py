@@ -28,14 +28,13 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityCo
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
-from pyspark_tidb_binlog.jobs.entry.signals import ended_by_pipe, has_no_reader
+from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe, has_no_reader
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
 EXIT_DEFECT = 70
-EXIT_INTERRUPTED = 130
 
 _FLAG = "setting "
 _OTHERWISE = "otherwise "

@@ -21,6 +21,7 @@ UNWIND_SECONDS = 3.0
 _STDOUT, _STDERR = 1, 2
 EXIT_CLOSED = 128 + signal.SIGPIPE
 """As of other programs behind ``| head``, which the signal ends: to Python, it is an error of whoever writes."""
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 _ASK = 0
 """The byte that makes the helper thread set the event. Any other byte is the number of the signal that ends the process."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -43,6 +43,8 @@ RUN_BYTES = 64 << 20
 FULL, DDLS = "runs", "ddls"
 """Where files are that no compaction takes again."""
 _FIRST_LOOK = 10
+_OPENS = 3
+"""Reads of a log that is shortened meanwhile: each lists it anew."""
 _RACES = 20
 """Commits of other programs after which a commit is given up."""
 NO_LAST_TS = (1 << 63) - 1
@@ -154,8 +156,13 @@ class RecordedTable(Generic[R]):
         """
         try:
             if self._table is None or not in_log(self._table, self._table.version()):
-                self._table = DeltaTable(self.uri)
-            return self._newest()
+                self._table = opened(self.uri)
+            try:
+                return self._newest()
+            except FAULTS:
+                # As in ``opened``.
+                self._table = opened(self.uri)
+                return self._newest()
         except TableNotFoundError:
             return None
         except FAULTS as error:
@@ -256,6 +263,18 @@ class RecordedTable(Generic[R]):
         return self._table
 
 
+def opened(uri: str, version: int | None = None) -> DeltaTable:
+    """A table at its newest version, or at ``version``. Where the log was shortened between two reads of it, it is read again."""
+    for _ in range(_OPENS - 1):
+        try:
+            return DeltaTable(uri, version=version)
+        except TableNotFoundError:
+            raise
+        except FAULTS as error:
+            _log.info("the log of %s is read again: %s", uri, error)
+    return DeltaTable(uri, version=version)
+
+
 def store_of(table: DeltaTable) -> pafs.FileSystem:
     """The files of a table, wherever they are."""
     return pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
@@ -337,7 +356,7 @@ def scanned(uri: str, columns: Sequence[str], where: str) -> pa.RecordBatchReade
         ApplyError: it cannot be read.
     """
     try:
-        rows = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan(list(columns), where))
+        rows = pa.RecordBatchReader.from_stream(opened(uri).scan(list(columns), where))
         return rows.cast(pa.schema([pa.field(f.name, without_views(f.type)) for f in rows.schema]))
     except TableNotFoundError:
         return None

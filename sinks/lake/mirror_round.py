@@ -345,7 +345,7 @@ class Round:
             self.tables[table_id] = aside(now, (former.why if former is not None else None) or NOT_FROM_THE_BEGINNING)
         elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.why is None:
             # One that was dropped before it was loaded has no mirror.
-            self.tables[table_id] = replace(now, state=MIRRORED) if known.path else _unloaded(now)
+            self._changed(replace(now, state=MIRRORED), lambda table: self._restored(table, ts))
         elif known.state == LOADING:
             self.tables[table_id] = now
         elif known.state != MIRRORED:
@@ -358,6 +358,10 @@ class Round:
         if known is None:
             return MirrorState(after.table_id, database, name, info=after.info, schema_version=version)
         return replace(known, database=database, table=name, info=after.info, schema_version=max(version, known.schema_version))
+
+    def _restored(self, table: MirrorState, ts: int) -> MirrorState:
+        """A table that was dropped, with its rows; it is to be loaded if its mirror went with its last kept moment."""
+        return replace(table, version=self._mirrors.mirror(table, self._mirrors.stamp(ts)).version) if table.path else _unloaded(table)
 
     def _made(self, table: MirrorState, ts: int, batches: Iterable[pa.RecordBatch] = ()) -> MirrorState:
         """A new mirror."""

@@ -342,7 +342,7 @@ def rows_of_version(uri: str, version: int) -> Iterator[pa.RecordBatch]:
     Raises:
         DeltaError: the version is not kept any more.
     """
-    return _rows(DeltaTable(uri, version=version), "TRUE")
+    return _rows(lake_table.opened(uri, version), "TRUE")
 
 
 def _rows(table: DeltaTable, where: str) -> Iterator[pa.RecordBatch]:

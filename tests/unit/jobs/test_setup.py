@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.jobs import setup
+from tests.support.eventually import eventually
 
 
 def test_where_apt_is_not_allowed_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +100,15 @@ def test_its_python_finds_the_package_from_anywhere(tmp_path: Path, monkeypatch:
         command = [str(checkout / ".venv/bin/python"), "-c", "import pyspark_tidb_binlog as p; print(p.__file__)"]
         done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
         assert (done.stdout.strip(), done.stderr) == (str(checkout / "pyspark_tidb_binlog" / "__init__.py"), "")
+
+
+def test_ctrl_c_ends_it_and_what_it_has_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    step = f"lambda dev: setup.run(['sh', '-c', 'sleep 1000 & echo $! > {started}; wait'], 'a step')"
+    code = f"import sys; from pyspark_tidb_binlog.jobs import setup; setup.ensure_packages = {step}; sys.exit(setup.main([]))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as running:
+        eventually(lambda: started.exists() and started.read_text())
+        running.send_signal(signal.SIGINT)
+        assert (running.communicate()[1], running.returncode) == ("setup: stopped\n", 130)
+    there = Path("/proc", started.read_text().strip(), "stat")
+    eventually(lambda: not there.exists() or ") Z " in there.read_text())

@@ -227,7 +227,7 @@ def test_a_table_that_is_loaded_again_can_be_read_as_it_was_before(tmp_path: Pat
     known = Published(rows.read_all(), Moment())
     marked = published(lake)["g_bank.savings"]
     assert marked.path == ""
-    last = max(row["resolved_ts"] for row in known._rows.to_pylist() if row["state"] == LOADING)
+    last = max(row["resolved_ts"] for row in known.rows.to_pylist() if row["state"] == LOADING)
     with pytest.raises(ConfigError, match=rf"g_bank.savings is not loaded yet; .* \({last}\); lake.at\({last - 1}\).table"):
         known.table_at("g_bank.savings", last)
     assert known.table_at("g_bank.savings", last - 1).path == before.path
