@@ -76,7 +76,7 @@ def _soak(spark: SparkSession, workload: WorkloadProcess, config: DrainerConfig,
         print(f"  {'':<42} {'start':>10} {'end':>10}")
         for verdict in judged:
             print(verdict, flush=True)
-        equal = verified(config, workload, print)
+        equal = verified(replication, config, workload, print)
     flat = all(verdict.flat for verdict in judged)
     print(f"{'FLAT' if flat else 'NOT FLAT'}; {'every table is equal' if equal else 'SOMETHING DIFFERS'}")
     return 0 if flat and equal else 1

@@ -38,6 +38,7 @@ from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import connect
+from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
 
 ENDS_AT_A_FINDING = {"spark.on-finding": "stop"}
 """The default for ``on-finding``: the demo should have no findings."""
@@ -126,6 +127,7 @@ def _lake(directory: Path, config: DrainerConfig) -> tuple[DemoTarget, DrainerCo
     look = f"""the lake stays in {directory}; rm -r removes it:
   its tables: {COMMAND} lake tables --dir {directory}
   rows of one table: {COMMAND} lake show {ORDERS} --dir {directory}
+  is it the same, by its own ledger: {COMMAND} lake verify --dir {directory}
   as DataFrames, now and at any moment before: {document("lake")}
 """
     watch = LakeWatch(directory, PROBE, _POLL_SECONDS)
@@ -168,11 +170,8 @@ class Show:
             self.workload.status()
 
     def _tell(self, reporter: Reporter, written: Status, applied: Progress) -> int:
-        if self.settings.files.dir:
-            # Its end publishes the last moment.
-            self.replication.close()
         reporter.say("verify compares every table with the upstream's")
-        equal = verified(self.settings, self.workload, reporter.conclude)
+        equal = verified(self.replication, self.settings, self.workload, reporter.conclude)
         for line in lag_lines(self.workload.probes(), self.to.watch.sightings, self.to.visible):
             reporter.conclude(line)
         reporter.conclude(
@@ -185,18 +184,19 @@ class Show:
 
 _NEXT = f"""where to look next:
   the data flow, step by step: {document("architecture")}
+  is your target the same as its upstream: {document("verify")}
   your own Pumps and target: {COMMAND} drainer --config FILE, with {sample("conf/drainer.toml")} as a beginning
   a recording of a real TiDB through the same stream: {COMMAND} rehearse {"types" if IN_CHECKOUT else "tests/golden/types, from the repository"}
   changes as DataFrames, the stream and its lag in a notebook: {sample("notebooks/replicate.ipynb")}"""
 
 
-def verified(settings: DrainerConfig, workload: WorkloadProcess, write: Callable[[str], None]) -> bool:
+def verified(replication: Replication, settings: DrainerConfig, workload: WorkloadProcess, write: Callable[[str], None]) -> bool:
     """Compare the target, which has everything, with a workload that has ended. ``write`` gets the lines of ``verify``; False: something differs."""
+    if settings.files.dir:
+        # Its end publishes the last moment.
+        replication.close()
     with upstream_tables(workload, rowids=bool(settings.files.dir)) as source:
         if settings.files.dir:
-            # Not at the top: a demo without a lake needs no delta-rs.
-            from pyspark_tidb_binlog.sinks.verify.lake_comparison import LakeComparison
-
             found, flavour = LakeComparison(settings.files.dir, source, settings.apply).run(), Flavour.TIDB
         else:
             run, flavour = verification(settings, source)

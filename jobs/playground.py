@@ -148,10 +148,7 @@ def _replicating(
     if told:
         say("stops the workload and verifies what the drainer wrote; Ctrl-C ends at once")
         catch_up(replication, workload.end().upto_ts, _CATCH_UP_SECONDS)
-        if settings.files.dir:
-            # Its end publishes the last moment.
-            replication.close()
-        verified(settings, workload, printed)
+        verified(replication, settings, workload, printed)
 
 
 def _is_readable(lake: str, tables_ts: int) -> bool:

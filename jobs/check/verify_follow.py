@@ -85,7 +85,7 @@ class Follow:
     def _look(self, after_ts: int) -> int:
         """Compare what has changed after ``after_ts``; the new S. 0: nothing was compared before."""
         ts, known = self.run.at(), self._known
-        self._known = self.run.named()
+        self._known = self.run.table_ids()
         if known is not None:
             self._again |= dict.fromkeys(name for name, table_id in self._known.items() if known.get(name) != table_id)
         if not after_ts or ts <= after_ts:

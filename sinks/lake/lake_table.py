@@ -290,7 +290,7 @@ def remove_files(uri: str, store: pafs.FileSystem, paths: Iterable[str]) -> None
     for path in sorted(paths):
         with suppress(FileNotFoundError):
             store.delete_file(path)
-        if "://" not in uri:
+        if is_local(uri):
             Path(uri, path).with_name(f".{Path(path).name}.crc").unlink(missing_ok=True)
             for directory in Path(path).parents[:-1]:
                 with suppress(OSError):
@@ -344,7 +344,7 @@ def swap_files(
 
 def without_logs(uri: str, parts: Sequence[WrittenPart]) -> None:
     """Remove what only the writing of ``parts`` needed; for files of a store that is not local, VACUUM does it."""
-    if "://" not in uri:
+    if is_local(uri):
         for part in parts:
             shutil.rmtree(Path(uri, part.path).parent / "_delta_log", ignore_errors=True)
 
@@ -378,7 +378,7 @@ def runs(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
 
 def with_directory(uri: str) -> str:
     """``uri``, whose directory is there if it is a local one."""
-    if "://" not in uri:
+    if is_local(uri):
         Path(uri).mkdir(parents=True, exist_ok=True)
     return uri
 

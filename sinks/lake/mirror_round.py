@@ -116,7 +116,7 @@ class OpenMirrors:
     def discard(self, named: Collection[str], begin: int = 0) -> None:
         """Remove the mirrors that were made, from ``begin`` on, and are not ``named``; in a store that is not local they stay."""
         for path in self._made[begin:]:
-            if path not in named and "://" not in self._lake:
+            if path not in named and is_local(self._lake):
                 shutil.rmtree(self.uri(path), ignore_errors=True)
         del self._made[begin:]
 

@@ -225,8 +225,7 @@ class MirrorTable:
     def _is_large(self) -> bool:
         if self._has_vectors:
             return True
-        size = sum(file.size for file in self._known)
-        return self._large is not None and size > self._large.above_bytes and not _refused(self.columns)
+        return self._large is not None and self.bytes > self._large.above_bytes and not _refused(self.columns)
 
     def _by_spark(self, work: Callable[[LargeMirrors, str], None], stamp: Stamp) -> None:
         """A version that Spark makes, or none."""

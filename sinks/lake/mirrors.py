@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.schemas.errors import LeaseLost, Stopped
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
+from pyspark_tidb_binlog.sinks.lake.commit_log import is_local
 from pyspark_tidb_binlog.sinks.lake.lake_table import WrittenPart
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import LargeMirrors
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, ledger_ddls, of_ledger
@@ -245,7 +246,7 @@ class Mirrors:
                 # of its own; an early one comes behind the rows of its commit_ts.
                 span = span.upto(ddls[0]["commit_ts"]) if ddls else span
                 ddls = [row for row in ddls if row["commit_ts"] == span.upto_ts]
-                with RowPieces(span.changes(NEEDED), _CHANGES, None if "://" in self._lake else self._lake) as pieces:
+                with RowPieces(span.changes(NEEDED), _CHANGES, self._lake if is_local(self._lake) else None) as pieces:
                     self._one(_CHANGES.empty_table(), ddls, span.upto_ts, state.begin_ts, pieces)
             elif rows.num_rows or ddls or span.upto_ts < state.commit_ts:
                 self._one(rows, ddls, span.upto_ts, state.begin_ts)

@@ -160,7 +160,9 @@ class TablesAt:
         batches = (
             batch.cast(schema)
             for rows in self._rows(place, info)
-            for batch in pa.table([_as_texts(rows[name]) for name in schema.names], schema.names).to_batches()
+            for batch in pa.table(
+                [documents_as(rows[name].combine_chunks(), pa.string()) for name in schema.names], schema.names
+            ).to_batches()
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -185,8 +187,3 @@ def _net(pieces: RowPieces, info: TableInfo) -> Iterator[MirrorChanges]:
     for piece in pieces:
         if (net := net_changes(piece.sort_by(ORDER), info)) is not None:
             yield net
-
-
-def _as_texts(column: pa.ChunkedArray) -> pa.Array:
-    cells = column.combine_chunks()
-    return documents_as(cells, pa.string()) if pa.types.is_struct(cells.type) else cells

@@ -47,7 +47,7 @@ from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseLost
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.lake import lake_table
-from pyspark_tidb_binlog.sinks.lake.commit_log import vector_file
+from pyspark_tidb_binlog.sinks.lake.commit_log import is_local, vector_file
 from pyspark_tidb_binlog.sinks.lake.lake_table import DDLS, FULL, KEPT_HOURS, LiveFile, WrittenPart, scanned, without_logs
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger, Superseded
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, MIRRORED, Moment, Snapshots
@@ -213,7 +213,7 @@ class OldVersions:
         self._paths = ["snapshots", *kept]
         for path in [path for path in self._tidied if path not in kept]:
             del self._tidied[path]
-        if "://" not in self._lake:
+        if is_local(self._lake):
             self._remove_directories({*kept, *self._before})
 
     def _remove_directories(self, named: Collection[str]) -> None:

@@ -174,7 +174,7 @@ class Verification:
         begun = begun or Begun()
         seen = {label: begun.ids.get(label, 0) for label in begun.tables}
         try:
-            while fresh := {name: number for name, number in self.named().items() if seen.get(".".join(name)) != number}:
+            while fresh := {name: number for name, number in self.table_ids().items() if seen.get(".".join(name)) != number}:
                 for name, number in fresh.items():
                     seen[".".join(name)] = number
                     yield from self.verified(name, begun.parts.get(".".join(name)))
@@ -211,7 +211,7 @@ class Verification:
         there = upstream_names(self._stand().pairs[0].upstream, self._selection.tables)
         return {name: rows for name, rows in there.items() if self.is_named(name, self.patterns)}
 
-    def named(self) -> dict[TableName, int]:
+    def table_ids(self) -> dict[TableName, int]:
         """The tables, with TiDB's ids; 0: the upstream does not say."""
         names = self.names()
         return {name: self._id(name, self._stand()) for name in names}

@@ -38,7 +38,7 @@ _REFUSALS = re.compile("reader features|deletion vectors", re.I)
 
 
 def _pandas(uri: str, where: Where | None) -> Iterable[Row]:
-    filters = [(where[0], where[1].replace("=", "==") if where[1] == "=" else where[1], where[2])] if where else None
+    filters = [(where[0], {"=": "=="}.get(where[1], where[1]), where[2])] if where else None
     rows: list[Row] = DeltaTable(uri).to_pandas(filters=filters).to_dict("records")
     return rows
 
@@ -180,7 +180,7 @@ _TEXT = """\
 
 Made by `make engines` from `tests/support/engines.py`; a test tries each cell but those of daft, which asks for an older pyarrow.
 
-The tables of [a lake](lake.md) are Delta tables. `lake.versions()` names the path and the version of each table at one moment: open these, not the newest versions.
+The tables of [a lake](lake.md) are Delta tables. `lake.versions()` names the path and the version of each table at one moment: open these, not the newest versions. A version has what was committed up to its `upto_ts`: without Spark that is the moment that you have.
 
 {table}
 
@@ -190,6 +190,7 @@ The tables of [a lake](lake.md) are Delta tables. `lake.versions()` names the pa
 
 deltalake {deltalake} opens each table for pandas, Arrow and DuckDB:
 
+    import duckdb, polars
     from deltalake import DeltaTable
 
     table = DeltaTable("/data/lake/tables/112-5f0c7e1a", version=17)
