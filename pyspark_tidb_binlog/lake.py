@@ -5,7 +5,9 @@
     lake = Lake(spark, "/data/lake")                                # spark: a session with Delta, as build_session and configured make it
     lake.table("shop.orders")                                       # at the newest moment, the same one for all tables of this Lake
     lake.at("2026-11-20T12:00:00").table("shop.orders")             # at any moment since the lake began
-    lake.changes("shop.orders"); lake.snapshots(); lake.tables()
+    lake.views("shop"); spark.sql("SELECT count(*) FROM orders")    # each table of a database
+    lake.changes("shop.orders"); lake.snapshots(); lake.tables(); lake.versions()
+    lake.stream(after=commit_ts)                                    # the ledger as a stream
     lake.life("shop.orders", id=42); lake.history("shop.orders"); lake.transaction(commit_ts)
     lake.diff("shop.orders", t1, t2); lake.undo((t1, t2), tables=["shop.orders"])
 

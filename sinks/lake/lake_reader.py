@@ -211,6 +211,25 @@ class LakeNow(LakeAt):
         """
         return LakeAt(self._spark, self._lake.at(when))
 
+    def stream(self, after: int = 0) -> DataFrame:
+        """The ledger as a stream without end: what was committed after the commit_ts ``after``, up to which the stream's target has everything.
+
+        One batch has all that there is at the first start, and later ones follow each other by commit_ts. A DDL at ``after`` itself is among them.
+
+        Raises:
+            ConfigError: row changes since ``after`` have gone; it names ``begin_ts``.
+        """
+        state = Ledger(self._lake.directory).load()
+        if state is not None and (begin_ts := state.begin_ts) > after:
+            raise ConfigError(
+                f"the lake {self._lake.directory} keeps row changes after {as_time(begin_ts)} ({begin_ts}) only, so some since {after} are missing; "
+                f"load the target anew as of a later moment, and go on with lake.stream(after=…); lake.begin_ts is {begin_ts}"
+            )
+        # In several batches the files that are there would come in no order of commit_ts.
+        reader = self._spark.readStream.format("delta").option("maxFilesPerTrigger", (1 << 31) - 1)
+        changes = reader.load(f"{self._lake.directory}/changes")
+        return changes.where(f"commit_ts > {int(after)} OR (commit_ts = {int(after)} AND op = 'ddl')")
+
     def snapshots(self) -> DataFrame:
         """The published rows in order: the version of each table that changed, at ``resolved_ts``."""
         return self._spark.createDataFrame(self._lake.snapshots())
