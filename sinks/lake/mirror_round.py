@@ -341,6 +341,9 @@ class Round:
             self._changed(moved, lambda table: self._altered(table, after, job, ts))
         elif known is None and job.kind.new_table_id and former is not None and former.state == LOADING:
             self.tables[table_id] = _unloaded(now)
+        elif known is None and job.kind.effect is JobEffect.RESTORES:
+            # What the lake knew of it may have gone with its last kept moment.
+            self.tables[table_id] = _unloaded(now)
         elif known is None:
             self.tables[table_id] = aside(now, (former.why if former is not None else None) or NOT_FROM_THE_BEGINNING)
         elif known.state == DROPPED and job.kind.effect is JobEffect.RESTORES and known.why is None:

@@ -78,6 +78,6 @@ def test_a_table_that_is_recovered_after_its_mirror_has_gone_is_loaded_anew(
     eventually(lambda: followed_ts(sink) == sink.commit_ts)
     sink.close()
     lake = TablesAt.newest(tmp_path)
-    with pytest.raises(ConfigError, match=r"d.log (is not loaded yet|was set aside)"):
+    with pytest.raises(ConfigError, match="d.log is not loaded yet"):
         lake.rows("d.log")
     assert [row["table"] for row in lake.versions().to_pylist()] == ["item", None]
