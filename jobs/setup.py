@@ -213,7 +213,7 @@ def ensure_archive(jars: Path, spark: SparkOfMachine) -> None:
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = str(CODE)
     try:
-        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.spark.warmup"], "the first run of Spark", env=environ)
+        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.spark.warmup"], "the first run of Spark", env=environ, deaf=True)
         archive.replaced_by(aside)
     finally:
         aside.unlink(missing_ok=True)
@@ -264,17 +264,20 @@ def spark_of_venv() -> SparkOfMachine:
     return SparkOfMachine(PYTHON, home, inherited | {"PYSPARK_PYTHON": str(PYTHON), "PYSPARK_DRIVER_PYTHON": str(PYTHON)})
 
 
-def run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a step; its output is shown only if it fails. Ctrl-C ends what it has started, too."""
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0) as child:
+def run(command: Sequence[str], what: str, env: Mapping[str, str] | None = None, *, deaf: bool = False) -> None:
+    """Run a step; its output is shown only if it fails. Ctrl-C ends it as it ends apt, which may need a while. ``deaf``: what it starts hears no Ctrl-C."""
+    own_group = 0 if deaf else None
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=own_group) as child:
         try:
             printed, _ = child.communicate()
         except KeyboardInterrupt:
-            os.killpg(child.pid, signal.SIGTERM)
+            if deaf:
+                os.killpg(child.pid, signal.SIGTERM)
             child.wait()
-            # A JVM would write its archive first.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            if deaf:
+                # A JVM would write its archive first.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
             raise
     if child.returncode != 0:
         raise SetupError(f"{what} failed (exit code {child.returncode}); it printed:\n{printed.strip()[-3000:]}")

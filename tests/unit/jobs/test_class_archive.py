@@ -39,7 +39,7 @@ def test_it_is_made_anew_where_it_does_not_fit(archive: ClassArchive, tmp_path: 
     """And what a killed run has left goes."""
     ran: list[str] = []
 
-    def warm_up(command: list[str], what: str, env: dict[str, str]) -> None:
+    def warm_up(command: list[str], what: str, env: dict[str, str], deaf: bool) -> None:
         ran.append(what)
         Path(env["SPARK_SUBMIT_OPTS"].partition("=")[2]).write_text("made")
 

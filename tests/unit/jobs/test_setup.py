@@ -102,13 +102,25 @@ def test_its_python_finds_the_package_from_anywhere(tmp_path: Path, monkeypatch:
         assert (done.stdout.strip(), done.stderr) == (str(checkout / "pyspark_tidb_binlog" / "__init__.py"), "")
 
 
-def test_ctrl_c_ends_it_and_what_it_has_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "deaf"),
+    [
+        pytest.param("trap '' INT; sleep 1000 & echo $! > started; wait", True, id="a-jvm"),
+        pytest.param("trap '' INT; echo $$ > started; sleep 1; echo whole > ended", False, id="apt"),
+    ],
+)
+def test_ctrl_c_ends_it_and_what_it_has_started(script: str, deaf: bool, tmp_path: Path) -> None:
+    """A JVM goes. dpkg must not be killed: it is waited for."""
     started = tmp_path / "started"
-    step = f"lambda dev: setup.run(['sh', '-c', 'sleep 1000 & echo $! > {started}; wait'], 'a step')"
+    step = f"lambda dev: setup.run(['sh', '-c', {script!r}], 'a step', deaf={deaf})"
     code = f"import sys; from pyspark_tidb_binlog.jobs import setup; setup.ensure_packages = {step}; sys.exit(setup.main([]))"
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as running:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as running:
         eventually(lambda: started.exists() and started.read_text())
-        running.send_signal(signal.SIGINT)
+        os.killpg(running.pid, signal.SIGINT)
         assert (running.communicate()[1], running.returncode) == ("setup: stopped\n", 130)
     there = Path("/proc", started.read_text().strip(), "stat")
     eventually(lambda: not there.exists() or ") Z " in there.read_text())
+    assert (tmp_path / "ended").exists() != deaf
