@@ -27,6 +27,7 @@ from pyspark_tidb_binlog.sinks.lake.ledger import LakeState, Ledger, LedgerWrite
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import LEDGER
 from pyspark_tidb_binlog.sinks.lake.moments import COLUMNS, Moment, Published
 from pyspark_tidb_binlog.sinks.lake.net_changes import RowPieces, held
+from pyspark_tidb_binlog.sinks.lake.tables_at import TablesAt
 from pyspark_tidb_binlog.sinks.lake.upkeep import OF_CHANGES, OldChanges, outlived
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from tests.support.bank_states import TOTAL, bank_changes, states_at
@@ -276,7 +277,7 @@ def test_who_read_the_lake_before_is_told_that_changes_have_gone(tmp_path: Path,
     past = past_of(tmp_path)
     sink._upkeep.look()
     sink.close()
-    lake = LakeAt(cast(Any, None), str(tmp_path), past.published, past.commit_ts)
+    lake = LakeAt(cast(Any, None), TablesAt(str(tmp_path), past.published, past.commit_ts, 0))
     for ask in (lambda: past.changes(DAYS[0] - 1, DAYS[1], None), lambda: lake.changes("d.t")):
         with pytest.raises(ConfigError, match="any more: refresh the Lake"):
             ask()

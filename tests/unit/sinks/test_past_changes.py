@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.lake.lake_reader import LakeAt
+from pyspark_tidb_binlog.sinks.lake.tables_at import TablesAt
 from pyspark_tidb_binlog.sinks.past.net_rows import NetRows, carried, key_updates, net_rows, typed_history
 from pyspark_tidb_binlog.sinks.past.past_changes import PastChanges
 from pyspark_tidb_binlog.sinks.past.undo_plan import TableUndo, compared
@@ -247,7 +248,7 @@ def test_what_was_exchanged_is_refused_also_among_tables_that_the_span_has_made(
 @pytest.mark.parametrize(("name", "wanted"), [("d.log", {30, 31, 32}), ("d.plain", {10, 21}), ("d.parent", {20})])
 def test_the_tables_that_a_name_may_have_meant(name: str, wanted: set[int], past: PastChanges) -> None:
     """Files without these are passed over; those of an exchange are always among them."""
-    at = LakeAt(cast(Any, None), past.directory, past.published, past.commit_ts)
+    at = LakeAt(cast(Any, None), TablesAt(past.directory, past.published, past.commit_ts, 0))
     assert at._maybe_called(past.published.called(name, past.commit_ts)) - {10, 20, 21} == wanted - {10, 20, 21}
 
 
