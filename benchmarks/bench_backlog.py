@@ -10,6 +10,7 @@ stream's Python processes (proportional set size), without Pumps, MariaDB and th
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import statistics
 import sys
@@ -25,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.rehearse import compare, prepare_target, settings_for, staged
+from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.spark.spark_session import FRUGAL, build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect
@@ -44,6 +45,19 @@ class Run:
     seconds: float
     stages: dict[str, float]
     peak_mib: float
+
+
+def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[object, ...]]] | None:
+    """(equal tables, differences) from the ``compare.py`` next to the case; None if there is none."""
+    script = case_dir.resolve().parent / "compare.py"
+    if not script.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("golden_compare", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    good, bad = module.compare(str(case_dir), target.host, target.port, target.user, target.password)
+    return good, bad
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.bench_backlog import ROOT, bulk_limit, print_settings
+from benchmarks.bench_backlog import ROOT, bulk_limit, compare, print_settings
 from benchmarks.bench_lag import under_load
 from benchmarks.made_cases import spread
 from benchmarks.processes import cpu_seconds
@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.lag import percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, compare, prepare_target, settings_for, staged
+from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.spark.spark_session import FRUGAL, build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.mysql.session import connect

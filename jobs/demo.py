@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
@@ -28,7 +28,7 @@ from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, ProbeWatch, Serv
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, into_lake, settings_for, upstream
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER, require_no_stream
-from pyspark_tidb_binlog.jobs.lab.upstream_tables import upstream_tables
+from pyspark_tidb_binlog.jobs.lab.upstream_tables import TableContent, contents_of, upstream_tables
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.jobs.stream.report import Progress
@@ -195,7 +195,12 @@ def verified(replication: Replication, settings: DrainerConfig, workload: Worklo
     if settings.files.dir:
         # Its end publishes the last moment.
         replication.close()
-    with upstream_tables(workload, rowids=bool(settings.files.dir)) as source:
+    return verified_against(contents_of(workload, rowids=bool(settings.files.dir)), settings, write)
+
+
+def verified_against(contents: Iterable[TableContent], settings: DrainerConfig, write: Callable[[str], None]) -> bool:
+    """Compare the target with an upstream that has these tables, as ``verified`` does."""
+    with upstream_tables(contents) as source:
         if settings.files.dir:
             found, flavour = LakeComparison(settings.files.dir, source, settings.apply).run(), Flavour.TIDB
         else:

@@ -2,12 +2,11 @@
 
 Promises: the stream is the one of ``drainer``, but any finding ends it unless ``on-finding = record`` is given. ``--drop`` allows a target that already
 has the case's databases. A target with the records of another stream is always refused. The oracle starts above the last recorded ts, GC is off, the
-cluster id is the case's. A ``compare.py`` next to the case's folder compares the target at the end: exit code 0 means equal, 1 different.
+cluster id is the case's. At the end ``verify`` compares a server's tables with those that were recorded: exit code 0 means equal, 1 different.
 """
 
 import contextlib
 import dataclasses
-import importlib.util
 import tempfile
 import threading
 import time
@@ -20,7 +19,7 @@ from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING
+from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING, verified_against
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -28,6 +27,7 @@ from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
 from pyspark_tidb_binlog.jobs.lab.small_cluster import into_lake, privately
 from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
+from pyspark_tidb_binlog.jobs.lab.upstream_tables import contents_recorded
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.jobs.stream.reporter import Reporter, reporter_of
@@ -104,19 +104,6 @@ def prepare_target(target: TargetConfig, config: DrainerConfig, databases: Seque
             session.execute(f"DROP DATABASE {quote_name(name)}")
 
 
-def compare(case_dir: Path, target: TargetConfig) -> tuple[int, list[tuple[object, ...]]] | None:
-    """(equal tables, differences) from the ``compare.py`` next to the case; None if there is none."""
-    script = case_dir.resolve().parent / "compare.py"
-    if not script.is_file():
-        return None
-    spec = importlib.util.spec_from_file_location("golden_compare", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    good, bad = module.compare(str(case_dir), target.host, target.port, target.user, target.password)
-    return good, bad
-
-
 def main(argv: Sequence[str]) -> int:
     """Rehearse one case."""
     options = parser("rehearse", "Replicate a recorded case of a real TiDB through embedded Pumps.")
@@ -185,14 +172,8 @@ def _run(
             f"{case.directory.name} {replication.delivery} is in {lake}; see its tables with {COMMAND} lake tables --dir {lake}"
         )
         return 0
-    outcome = compare(case.directory, target)
-    if outcome is None:
-        return 0
-    equal, differences = outcome
-    for difference in differences:
-        reporter.conclude(" | ".join(str(part)[:1500] for part in difference))
-    reporter.conclude(f"{case.directory.name} {replication.delivery}: {equal} tables equal, {len(differences)} differ")
-    return EXIT_FAILED if differences else 0
+    contents = list(contents_recorded(case))
+    return EXIT_FAILED if contents and not verified_against(contents, settings, reporter.conclude) else 0
 
 
 class Feeder(threading.Thread):
