@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.changes.row_images import document
+from pyspark_tidb_binlog.schemas.changes.row_images import document_texts
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, json_cells, metadata_of
 
 
@@ -19,13 +19,7 @@ def documents_as(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column of documents as ``kind``, text or ``STORED_VARIANT``; cells that are neither, or of that kind, as they are."""
     if pa.types.is_struct(cells.type) == pa.types.is_struct(kind):
         return cells
-    return _texts(cells) if pa.types.is_struct(cells.type) else _variants(cells)
-
-
-def _texts(cells: pa.StructArray) -> pa.StringArray:
-    parts = (cells.field(name).to_pylist() for name in ("metadata", "value"))
-    found = zip(cells.is_valid().to_pylist(), *parts, strict=True)
-    return pa.array([_text(document(metadata, value)) if there else None for there, metadata, value in found], pa.string())
+    return document_texts(cells, _text) if pa.types.is_struct(cells.type) else _variants(cells)
 
 
 def _text(value: Any) -> str:

@@ -38,9 +38,7 @@ def image_cells(column: ColumnInfo, cells: pa.Array) -> pa.Array:
     kind = kind_of(column)
     match kind:
         case CellKind.JSON:
-            parts = (cells.field(name).to_pylist() for name in ("metadata", "value"))
-            texts = zip(cells.is_valid().to_pylist(), *parts, strict=True)
-            return pa.array([document_text(document(m, v)) if there else None for there, m, v in texts], pa.string())
+            return document_texts(cells, document_text)
         case CellKind.DATE | CellKind.DATETIME:
             return date_texts(column, cells)
         case CellKind.DECIMAL if pa.types.is_decimal(cells.type):
@@ -96,7 +94,14 @@ def _numbers_of(column: ColumnInfo, texts: pa.StringArray) -> pa.Array:
 _FIXED: dict[int, tuple[str, Callable[[Any], Any]]] = {INT8: ("<q", int), DOUBLE: ("<d", float)}
 
 
-def document(metadata: bytes, value: bytes) -> Any:
+def document_texts(cells: pa.StructArray, text_of: Callable[[Any], str]) -> pa.StringArray:
+    """A column of VARIANTs as texts. ``text_of``: the text of a document."""
+    parts = (cells.field(name).to_pylist() for name in ("metadata", "value"))
+    found = zip(cells.is_valid().to_pylist(), *parts, strict=True)
+    return pa.array([text_of(_document(metadata, value)) if there else None for there, metadata, value in found], pa.string())
+
+
+def _document(metadata: bytes, value: bytes) -> Any:
     """What a VARIANT says."""
     width = (metadata[0] >> 6) + 1
     count = int.from_bytes(metadata[1 : 1 + width], "little")

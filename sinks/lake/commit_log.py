@@ -69,17 +69,9 @@ class CommitLog:
         try:
             files = {self._root / name for entry in entries for name, _ in _files_of(_actions_in(entry))}
             folders = {folder for file in files for folder in file.relative_to(self._root).parents}
-            for path in (
-                *sorted(files),
-                *(self._root / folder for folder in sorted(folders, reverse=True)),
-                *entries,
-                self._log,
-                self._root,
-            ):
+            made = (self._root, self._root.parent, self._root.parent.parent) if after < 0 else ()
+            for path in (*sorted(files), *(self._root / folder for folder in sorted(folders, reverse=True)), *entries, self._log, *made):
                 _force(path)
-            if after < 0:
-                for path in (self._root.parent, self._root.parent.parent):
-                    _force(path)
         except OSError as error:
             raise NotForced(f"commits {after + 1} to {upto} of {self._root} cannot be forced to the disk: {error}") from error
 
