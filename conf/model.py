@@ -231,6 +231,7 @@ class ApplyConfig:
         "syncer.to.checkpoint.schema",
     )
     lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600")
+    lake_interval: float = ours(1.0, "seconds from a batch of a lake to the next one, at least: each leaves two files; 0 = none")
     mirror_interval: float = ours(30.0, "seconds between moments of a lake; 0 = as soon as there are changes")
     reload_interval: float = ours(
         3600.0,
@@ -292,6 +293,7 @@ class ApplyConfig:
         strange = [ts for ts in self.ignore_txn_commit_ts if not -(1 << 63) <= ts < 1 << 63]
         require(not strange, f"syncer.ignore-txn-commit-ts: {strange} are not numbers of 64 bits")
         require(1 <= self.lease_timeout <= 3600, "spark.lease-timeout must be 1 to 3600 seconds")
+        require(self.lake_interval >= 0, "spark.lake-interval must not be negative")
         require(self.mirror_interval >= 0, "spark.mirror-interval must not be negative")
         require(self.reload_interval >= 0, "spark.reload-interval must not be negative")
         require(self.lake_json in ("string", "variant"), f"spark.lake-json: {self.lake_json!r} is not string or variant")

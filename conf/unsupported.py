@@ -65,6 +65,7 @@ ONLY_FOR: dict[str, tuple[str, ...]] = {
     "spark.kafka-options": ("kafka",),
     "syncer.to.dir": ("file", "lake"),
     "syncer.to.retention-time": ("file", "lake"),
+    "spark.lake-interval": ("lake",),
     "spark.mirror-interval": ("lake",),
     "spark.reload-interval": ("lake",),
     "spark.lake-json": ("lake",),

@@ -206,11 +206,12 @@ class Replication:
         source = dataclasses.replace(config.source, starting_commit_ts=self._sink.commit_ts)
         options = StreamOptions(stop_file=str(gate.file), patience=config.upstream_timeout, bucket_ids=self._checkpoint.bucket_ids)
         frame = transactions(self._spark, source, self.delivery, options)
+        every = config.apply.lake_interval if config.apply.db_type == "lake" else 0.0
         self.started_at = time.monotonic()
         self._query = (
             frame.writeStream.queryName("tidb_binlog")
             .option("checkpointLocation", config.checkpoint_dir)
-            .trigger(processingTime="0 seconds")
+            .trigger(processingTime=f"{every} seconds")
             .foreachBatch(self._applier)
             .start()
         )

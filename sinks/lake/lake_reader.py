@@ -70,7 +70,7 @@ class LakeAt:
         return self._spark.createDataFrame(self._lake.tables())
 
     def versions(self) -> DataFrame:
-        """What any engine reads of the moment: ``database``, ``table``, ``path``, ``version``, ``upto_ts``. docs/lake.md, In another engine."""
+        """What any engine reads of the moment: ``database``, ``table``, ``path``, ``version``, ``complete_ts``. docs/lake.md, In another engine."""
         return self._spark.createDataFrame(self._lake.versions())
 
     def views(self, database: str) -> list[str]:

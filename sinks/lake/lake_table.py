@@ -342,6 +342,13 @@ def swap_files(
     table.load_as_version(version + 1)
 
 
+def overwrite(table: DeltaTable, parts: Sequence[WrittenPart], schema: pa.Schema, commit: CommitProperties) -> None:
+    """Commit ``parts``, which have the columns ``schema``, in place of all files."""
+    version = table.version()
+    table.create_write_transaction([part.added() for part in parts], "overwrite", delta_schema(schema), commit_properties=commit)
+    table.load_as_version(version + 1)
+
+
 def without_logs(uri: str, parts: Sequence[WrittenPart]) -> None:
     """Remove what only the writing of ``parts`` needed; for files of a store that is not local, VACUUM does it."""
     if is_local(uri):

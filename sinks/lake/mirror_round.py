@@ -398,8 +398,10 @@ class Round:
             return replace(done, version=mirror.version)
         path = self._mirrors.new_path(table)
         made = mirror.rewritten(self._mirrors.uri(path), self._mirrors.new_schema(after), change.turned, stamp)
-        self._mirrors.keep(path, made)
-        return replace(done, path=path, version=made.version)
+        if made is not mirror:
+            self._mirrors.keep(path, made)
+            done = replace(done, path=path)
+        return replace(done, version=made.version)
 
     def _exchange(self, job: Job, ts: int) -> None:
         """A partition and a plain table exchange their rows, and the plain table takes the partition's id."""

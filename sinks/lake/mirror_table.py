@@ -4,14 +4,14 @@ Promises: each write is one version, committed by compare-and-swap on the versio
 ``snapshots`` names it: ``at`` puts any other newest version aside by RESTORE.
 
 A mirror is a plain table, which any engine reads: its files have columns by their names, in any order. ``alter`` adds columns to it. Where columns get other
-names, go, or change their values, ``rewritten`` writes another directory. A large mirror has features: Spark marks its rows as removed, and renames and drops
-columns by column mapping. Earlier builds made each mirror with column mapping: it is read and written, and ``rewritten`` makes a plain one of it.
+names, go, or change their values, ``rewritten`` writes the rows again. A large mirror has features: Spark marks its rows as removed, and renames and drops
+columns by column mapping. Earlier builds made each mirror with column mapping: it is read and written, and ``rewritten`` makes a plain one elsewhere.
 """
 
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,13 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import VariantType
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, laid_out
+from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
 from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed, column_clauses
@@ -40,6 +41,10 @@ FAULTS = (DeltaError, OSError, SparkFailed)
 """What delta-rs and Spark raise: for a lost race, too."""
 GONE = TableNotFoundError
 """What it raises where a table's directory was removed."""
+
+
+class MirrorUnreadable(ApplyError):
+    """A version of a mirror cannot be read."""
 
 
 def is_error(error: BaseException) -> bool:
@@ -60,6 +65,11 @@ _LARGE = {
 }
 """Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
 _PHYSICAL = "delta.columnMapping.physicalName"
+_FEATURES = {
+    "timestamp_ntz": ("timestampNtz", TableFeatures.TimestampWithoutTimezone),
+    "variant": ("variantType", TableFeatures.VariantType),
+}
+"""By the type of a column: the feature that its table needs."""
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Small files at which a mirror is compacted: each merge adds some."""
@@ -158,12 +168,7 @@ class MirrorTable:
 
     def _as_kept(self, rows: pa.Table) -> pa.Table:
         """``rows`` with their JSON documents as the table has them."""
-        variants = {f.name for f in self._table.schema().fields if isinstance(f.type, VariantType)}
-        for place, field in enumerate(rows.schema):
-            if pa.types.is_struct(field.type) != (field.name in variants):
-                kind = STORED_VARIANT if field.name in variants else pa.string()
-                rows = rows.set_column(place, field.name, documents_as(rows[place].combine_chunks(), kind))
-        return rows
+        return _with_documents(rows, {f.name for f in self._table.schema().fields if isinstance(f.type, VariantType)})
 
     def merge(self, net: MirrorChanges, stamp: Stamp) -> None:
         """Make the rows what ``net`` says."""
@@ -219,7 +224,7 @@ class MirrorTable:
     @property
     def _has_vectors(self) -> bool:
         """Whether some versions have deletion vectors. Then its files are not to be read without the log."""
-        return "deletionVectors" in (self._table.protocol().reader_features or ())
+        return "deletionVectors" in self._features
 
     @property
     def _is_large(self) -> bool:
@@ -299,14 +304,29 @@ class MirrorTable:
         return any(_PHYSICAL in field.metadata for field in self._table.schema().fields)
 
     def rewritten(self, uri: str, schema: pa.Schema, turned: Callable[[pa.RecordBatch], pa.RecordBatch], stamp: Stamp) -> "MirrorTable":
-        """Another table with the rows as ``turned`` makes them, of ``schema``."""
-        made = self.created(uri, schema, stamp, self._large)
-        # Not as one stream: delta-rs cannot read while it writes.
-        for run in lake_table.runs(turned(batch) for batch in self.read()):
-            made.append(pa.Table.from_batches(run), stamp)
-        made._known = set(made._files())
+        """The table whose rows are as ``turned`` makes them, of ``schema``: this one, in one version, if it is small and has no feature that the rows do not
+        need; else another one at ``uri``, which goes if the round fails.
+        """
+        kinds = {getattr(field.type, "type", "variant") for field in lake_table.delta_schema(schema).fields}
+        needed = dict(_FEATURES[kind] for kind in sorted(kinds & _FEATURES.keys()))
+        is_here = self.bytes <= _WHOLE_BYTES and needed.keys() >= set(self._features)
+        there = self if is_here else self.created(uri, schema, stamp, self._large)
+        # In a version of its own, which has all rows.
+        if lacking := [feature for name, feature in needed.items() if name not in there._features]:
+            there._table.alter.add_feature(lacking, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
+        variants = {f.name for f in schema if pa.types.is_struct(f.type)}
+        rows = (_with_documents(pa.Table.from_batches([turned(batch)]), variants).to_batches() for batch in self.read())
+        parts = list(lake_table.written_files(there.uri, schema, chain.from_iterable(rows)))
+        lake_table.overwrite(there._table, parts, schema, stamp.commit)
+        lake_table.without_logs(there.uri, parts)
+        if there is not self:
+            there._known = set(there._files())
         failpoints.point("after-mirror-ddl")
-        return made
+        return there
+
+    @property
+    def _features(self) -> Sequence[str]:
+        return self._table.protocol().reader_features or ()
 
     def read(self, where: str = "TRUE") -> Iterator[pa.RecordBatch]:
         """The rows of which a condition in SQL holds."""
@@ -339,9 +359,12 @@ def rows_of_version(uri: str, version: int) -> Iterator[pa.RecordBatch]:
     """The rows of a published version, for a reader: nothing is put aside.
 
     Raises:
-        DeltaError: the version is not kept any more.
+        MirrorUnreadable: files of the version are damaged, or gone.
     """
-    return _rows(lake_table.opened(uri, version), "TRUE")
+    try:
+        yield from _rows(lake_table.opened(uri, version), "TRUE")
+    except (*FAULTS, pa.ArrowException) as error:
+        raise MirrorUnreadable(f"version {version} of {uri} cannot be read: {error}") from error
 
 
 def _rows(table: DeltaTable, where: str) -> Iterator[pa.RecordBatch]:
@@ -353,6 +376,15 @@ def _rows(table: DeltaTable, where: str) -> Iterator[pa.RecordBatch]:
 def _found(table: DeltaTable, select: str) -> pa.RecordBatchReader:
     """Run a query by Arrow's reader: that of delta-rs holds Python's lock while it waits for the store, and with it the lease."""
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(select))
+
+
+def _with_documents(rows: pa.Table, variants: Collection[str]) -> pa.Table:
+    """``rows`` with their JSON documents as VARIANT in these columns, and as texts in others."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_struct(field.type) != (field.name in variants):
+            kind = STORED_VARIANT if field.name in variants else pa.string()
+            rows = rows.set_column(place, field.name, documents_as(rows[place].combine_chunks(), kind))
+    return rows
 
 
 def _refused(names: Iterable[str]) -> bool:

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 MUCH = 100_000
 """Row changes after which a moment is published before its time."""
 _DDL_SHARE = 3
-"""Into how many parts DDLs divide the time between two moments: until a DDL is followed, readers stop before it."""
+"""Into how many parts a DDL divides the time between two moments, unless the moment before had one: until a DDL is followed, readers stop before it."""
 _REPLACED_BYTES = 16 << 20
 """Of files of mirrors that a round replaces, for which an interval is waited. They are kept for hours."""
 _LONGEST = 3600.0
@@ -180,12 +180,13 @@ class Mirrors:
                 return
 
     def _follow(self) -> None:
-        begun, pause = 0.0, self._interval
+        begun, pause, had_ddl = 0.0, self._interval, False
         while True:
             with self._wake:
-                while not self._ending and (left := self._seconds_left(begun, pause)) != 0.0:
+                while not self._ending and (left := self._seconds_left(begun, pause, had_ddl)) != 0.0:
                     self._wake.wait(left)
-                self._changes, self._ddl, ending, begun, pause = 0, False, self._ending, time.monotonic(), self._interval
+                had_ddl, ending, begun, pause = self._ddl, self._ending, time.monotonic(), self._interval
+                self._changes, self._ddl = 0, False
             try:
                 upto_ts = self.catch_up()
                 later = upto_ts is not None and self._load_tables(upto_ts)
@@ -213,11 +214,11 @@ class Mirrors:
             if ending:
                 return
 
-    def _seconds_left(self, begun: float, pause: float) -> float | None:
-        """How long the next round waits; None: for a change."""
+    def _seconds_left(self, begun: float, pause: float, had_ddl: bool) -> float | None:
+        """How long the next round waits; None: for a change. ``had_ddl``: whether the last one followed a DDL."""
         if not self._changes:
             return None
-        due = begun + (min(pause, self._interval / _DDL_SHARE) if self._ddl else pause)
+        due = begun + (min(pause, self._interval / _DDL_SHARE) if self._ddl and not had_ddl else pause)
         return 0.0 if self._changes >= MUCH else max(0.0, due - time.monotonic())
 
     def _retry_soon(self) -> None:

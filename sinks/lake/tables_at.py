@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
 from pyspark_tidb_binlog.schemas.changes.json_texts import documents_as
-from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
+from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time, physical_ms, ts_at
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.lake.lake_table import scanned
 from pyspark_tidb_binlog.sinks.lake.ledger import Ledger
 from pyspark_tidb_binlog.sinks.lake.ledger_rows import ORDER
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, not_among, rows_of_version
+from pyspark_tidb_binlog.sinks.lake.mirror_table import not_among, rows_of_version
 from pyspark_tidb_binlog.sinks.lake.moments import MIRRORED, Published, TablePlace, published_of, readable
 from pyspark_tidb_binlog.sinks.lake.net_changes import NEEDED, MirrorChanges, RowPieces, mirror_schema, net_changes
 
@@ -34,7 +34,7 @@ When = str | int | datetime.datetime
 CHANGES_READ = tuple(dict.fromkeys((*NEEDED, "schema_version")))
 """The columns of the ledger of which a table's net changes are made."""
 _VERSIONS = pa.schema(
-    [(name, pa.string()) for name in ("database", "table", "path")] + [(name, pa.int64()) for name in ("version", "upto_ts")]
+    [(name, pa.string()) for name in ("database", "table", "path")] + [(name, pa.int64()) for name in ("version", "complete_ts")]
 )
 _SNAPSHOTS = ("resolved_ts", "table_id", "database", "table", "path", "version", "upto_ts", "schema_version", "state", "why")
 
@@ -106,9 +106,9 @@ class TablesAt:
         return pa.table([pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds.values())], list(kinds))
 
     def versions(self) -> pa.Table:
-        """The Delta table of each table, and of the ledger, whose name is null: ``database``, ``table``, ``path``, ``version``, ``upto_ts``.
+        """The Delta table of each table, and of the ledger, whose name is null: ``database``, ``table``, ``path``, ``version``, ``complete_ts``.
 
-        The version has exactly what was committed up to ``upto_ts``, but that of the ledger has more. Of the newest moment ``upto_ts`` is the same for all tables.
+        The version has exactly what was committed up to ``complete_ts``, but that of the ledger has more. Of the newest moment ``complete_ts`` is the same for all tables.
         """
         places = [place for place in readable(self.published.at(self.commit_ts)) if place.state == MIRRORED]
         rows = [
@@ -117,11 +117,11 @@ class TablesAt:
                 "table": place.table,
                 "path": f"{self.directory}/{place.path}",
                 "version": place.version,
-                "upto_ts": self.published.complete_ts(place, self.commit_ts),
+                "complete_ts": self.published.complete_ts(place, self.commit_ts),
             }
             for place in places
         ]
-        ledger = {"path": f"{self.directory}/changes", "version": self.ledger_version, "upto_ts": self.commit_ts}
+        ledger = {"path": f"{self.directory}/changes", "version": self.ledger_version, "complete_ts": self.commit_ts}
         return pa.Table.from_pylist([*rows, ledger], _VERSIONS)
 
     def snapshots(self) -> pa.Table:
@@ -173,12 +173,9 @@ class TablesAt:
         with RowPieces(changes, changes.schema, None) as pieces:
             found = [net.found_by for net in _net(pieces, info)]
             ids = pa.concat_tables(found) if found else None
-            try:
-                for batch in rows_of_version(uri, place.version):
-                    rows = pa.Table.from_batches([batch])
-                    yield rows if ids is None else rows.filter(pa.array(not_among(rows.select(ids.column_names), ids)))
-            except (*FAULTS, pa.ArrowException) as error:
-                raise ApplyError(f"version {place.version} of {uri} cannot be read: {error}") from error
+            for batch in rows_of_version(uri, place.version):
+                rows = pa.Table.from_batches([batch])
+                yield rows if ids is None else rows.filter(pa.array(not_among(rows.select(ids.column_names), ids)))
             for net in _net(pieces, info):
                 yield net.rows.filter(pc.invert(net.gone))
 

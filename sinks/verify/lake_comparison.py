@@ -19,13 +19,14 @@ from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, RetryableApplyE
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import ranges_of
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, collected_words
+from pyspark_tidb_binlog.sinks.lake.mirror_table import MirrorUnreadable, rows_of_version
 from pyspark_tidb_binlog.sinks.lake.mirrors import followed_history
 from pyspark_tidb_binlog.sinks.lake.moments import DROPPED, LOADING, MIRRORED, Snapshots, TablePlace, published_of
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.mysql.structure import TableName
 from pyspark_tidb_binlog.sinks.routing.table_filter import TableFilter
 from pyspark_tidb_binlog.sinks.verify.definition import NotCompared
-from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, MirrorUnreadable, rows_of_mirror, upstream_rows
+from pyspark_tidb_binlog.sinks.verify.mirror_comparison import MirrorComparison, upstream_rows
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.standing import MOST_SECONDS, NEARER
 from pyspark_tidb_binlog.sinks.verify.verification import TRIES, Begun, RoundDone, VerifiedTable, in_vain, is_named, upstream_names
@@ -152,7 +153,7 @@ class LakeComparison:
             yield VerifiedTable(name, moment.ts, [NotCompared(f"{error}. lake verify --dir compares it with the ledger", by_intent=True)])
             return
         upstream = [partial(upstream_rows, self.source, sessions, moment.ts, at, within) for within in ranges]
-        mirror = [partial(rows_of_mirror, f"{self.lake}/{place.path}", place.version)]
+        mirror = [partial(rows_of_version, f"{self.lake}/{place.path}", place.version)]
         for tally in MirrorComparison(RowShape.of(at.info), upstream, mirror, self.apply.parts).compare():
             yield RoundDone(name, moment.ts, tally)
         computed = [

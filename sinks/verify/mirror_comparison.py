@@ -21,22 +21,16 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string
-from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.sinks.bootstrap.key_ranges import KeyRange
 from pyspark_tidb_binlog.sinks.bootstrap.mirror_rows import mirror_rows
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
-from pyspark_tidb_binlog.sinks.lake.mirror_table import FAULTS, rows_of_version
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.mysql.session import KeptSessions
 from pyspark_tidb_binlog.sinks.verify.hash_sums import Buckets, buckets_of
 from pyspark_tidb_binlog.sinks.verify.repair import Image, Kind, Row
 from pyspark_tidb_binlog.sinks.verify.row_hashes import RowShape
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally
-
-
-class MirrorUnreadable(ApplyError):
-    """Files of a mirror are damaged, or gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +56,6 @@ def upstream_rows(source: SnapshotSource, sessions: KeptSessions, ts: int, table
     """The rows of a range of the table upstream, as ``mirror_schema``."""
     with source.at(ts, sessions) as session:
         yield from mirror_rows(session, table, within)
-
-
-def rows_of_mirror(uri: str, version: int) -> Iterator[pa.RecordBatch]:
-    """All rows of a mirror: delta-rs reads its files in parallel. ``MirrorUnreadable``: they are not all there."""
-    try:
-        yield from rows_of_version(uri, version)
-    except (*FAULTS, pa.ArrowException) as error:
-        raise MirrorUnreadable(f"its mirror cannot be read: version {version} of {uri}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,12 +134,12 @@ def test_all_tables_are_of_one_moment(spark: SparkSession, tmp_path: Path) -> No
         rows = {name: then.table(f"g_bank.{name}").select("id", "balance").collect() for name in ("checking", "savings")}
         assert {(name, row["id"]): row["balance"] for name, found in rows.items() for row in found} == wanted, then
         for version in then.versions().where("database is not null").collect():
-            assert version["upto_ts"] <= then.commit_ts
-            own = states_at(changes, [version["upto_ts"]])
+            assert version["complete_ts"] <= then.commit_ts
+            own = states_at(changes, [version["complete_ts"]])
             found = DeltaTable(version["path"], version=version["version"]).to_pyarrow_table().to_pylist()
             assert {(version["table"], row["id"]): row["balance"] for row in found}.items() <= next(iter(own)).items(), version
     assert sum(wanted.values()) == TOTAL
-    ends = {row["database"]: row["upto_ts"] for row in lake.versions().collect()}
+    ends = {row["database"]: row["complete_ts"] for row in lake.versions().collect()}
     assert ends == {"g_bank": lake._lake.published.followed_ts, None: lake.commit_ts}
     assert lake.views("G_BANK") == ["checking", "savings"]
     (total,) = spark.sql("SELECT sum(balance) AS total FROM (SELECT balance FROM checking UNION ALL SELECT balance FROM savings)").collect()

@@ -180,7 +180,7 @@ _TEXT = """\
 
 Made by `make engines` from `tests/support/engines.py`; a test tries each cell but those of daft, which asks for an older pyarrow.
 
-The tables of [a lake](lake.md) are Delta tables. `lake.versions()` names the path and the version of each table at one moment: open these, not the newest versions. A version has what was committed up to its `upto_ts`: without Spark that is the moment that you have.
+The tables of [a lake](lake.md) are Delta tables. `lake.versions()` names the path and the version of each table at one moment: open these, not the newest versions. A version has what was committed up to its `complete_ts`: without Spark that is the moment that you have.
 
 {table}
 

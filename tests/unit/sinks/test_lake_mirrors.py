@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.schemas.codec.json_binary import JsonNull
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.sinks.lake import mirror_round, mirror_table, mirrors
+from pyspark_tidb_binlog.sinks.lake import lake_table, mirror_round, mirror_table, mirrors
 from pyspark_tidb_binlog.sinks.lake.lake_sink import LakeSettings, LakeSink
 from pyspark_tidb_binlog.sinks.lake.lake_table import written_files
 from pyspark_tidb_binlog.sinks.lake.mirror_ddl import ColumnMapping, Unfollowed, rows_of_partitions
@@ -362,6 +362,27 @@ def test_a_mirror_of_an_earlier_build_has_column_mapping_until_it_is_written_aga
     assert rows_in(plain) == rows and plain._table.protocol().reader_features is None
 
 
+def test_a_small_mirror_is_written_again_in_one_version_and_others_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No version is without its rows. One behind the published one is taken back, and who reads the version before does not notice."""
+    after, mirror = pa.schema([ROWS[0], pa.field("at", pa.timestamp("us"))]), filled(MirrorTable.created, tmp_path / "t")
+
+    def turned(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([rows["id"], rows["a"].cast(pa.int64()).cast(pa.timestamp("us"))], schema=after)
+
+    before = mirror.version
+    assert mirror.rewritten(str(tmp_path / "u"), after, turned, ONE_STAMP) is mirror and mirror.columns == after.names
+    for version in range(before, mirror.version):
+        assert DeltaTable(mirror.uri, version=version).to_pyarrow_table().sort_by("id")["b"].to_pylist() == [100, 200]
+    assert not list(Path(mirror.uri).rglob("parts/*/_delta_log")) and DeltaTable(mirror.uri).to_pyarrow_table().num_rows == 2
+    again = MirrorTable.at(mirror.uri, before, ONE_STAMP)
+    assert again.columns == ROWS.names and [row["b"] for row in rows_in(again)] == [100, 200]
+    # It has a feature that these rows do not need.
+    other = again.rewritten(str(tmp_path / "u"), ROWS, lambda rows: rows, ONE_STAMP)
+    assert other.uri == str(tmp_path / "u") and other._table.protocol().reader_features is None
+    monkeypatch.setattr(mirror_table, "_WHOLE_BYTES", 0)
+    assert other.rewritten(str(tmp_path / "v"), ROWS, lambda rows: rows, ONE_STAMP).uri == str(tmp_path / "v")
+
+
 DOCUMENTS = {1: {"a": [1, 1.5, 100.0, 1 << 53], "é": 'x"'}, 2: JsonNull(), 3: None}
 
 
@@ -599,19 +620,20 @@ def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.Monke
     scene.ddl(40, job(4, 5, table(10, "t", wider), query="alter table t add column a int not null"))
     scene.row(45, 11, 4, {"id": 1, "a": 1}, {"id": 1, "a": 2})
     scene.run(tmp_path, 35)
-    append, merge, left = MirrorTable.append, MirrorTable.merge, {"append": 3, "merge": 3}
+    overwrite, merge, left = lake_table.overwrite, MirrorTable.merge, {"overwrite": 3, "merge": 3}
 
     def fails(of: str, real: Any) -> Any:
-        def one(self: MirrorTable, *given: Any) -> None:
+        def one(*given: Any) -> None:
             left[of] -= 1
             if left[of] >= 0:
                 raise OSError(28, "no space left")
-            real(self, *given)
+            real(*given)
 
         return one
 
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(MirrorTable, "append", fails("append", append))
+    monkeypatch.setattr(mirror_table, "_WHOLE_BYTES", -1)
+    monkeypatch.setattr(lake_table, "overwrite", fails("overwrite", overwrite))
     monkeypatch.setattr(MirrorTable, "merge", fails("merge", merge))
     sink = scene.sink(tmp_path)
     scene.play(sink, 50)
