@@ -189,7 +189,7 @@ def test_a_lake_is_filled_and_a_table_is_loaded_again(
     lake = tmp_path / "lake"
     config = DrainerConfig(
         source=SourceConfig(pumps=service.url, cluster_id=CLUSTER_ID, tidb_status=service.url),
-        apply=ApplyConfig(db_type="lake", mirror_interval=0.0),
+        apply=ApplyConfig(db_type="lake", lake_interval=0.0, mirror_interval=0.0),
         files=FileConfig(dir=str(lake)),
         checkpoint_dir=str(tmp_path / "spark"),
         delta_dir=str(tmp_path / "delta"),

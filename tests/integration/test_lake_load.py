@@ -59,7 +59,7 @@ def source() -> Iterator[PrivateMariaDB]:
 def run(spark: SparkSession, source: PrivateMariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BootstrappedStream]:
     """A stream of small tables into a lake."""
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.1)
-    apply = ApplyConfig(db_type="lake", mirror_interval=0.0, lease_timeout=2.0)
+    apply = ApplyConfig(db_type="lake", lake_interval=0.0, mirror_interval=0.0, lease_timeout=2.0)
     made = BootstrappedStream(spark, DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "lake"))), source)
     shop(made, ITEM, KEYLESS, NAMED)
     filled(made)

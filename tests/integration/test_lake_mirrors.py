@@ -6,6 +6,7 @@ In both deliveries, from the driver and in parts, over restarts and ``kill -9``,
 import dataclasses
 import itertools
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ def test_ledger_and_mirrors_are_what_the_upstream_had(
                 Replication(spark, settings).start()
 
 
+@pytest.mark.shows("spark.lake-interval")
+def test_a_batch_waits_for_the_next_interval(spark: SparkSession, tmp_path: Path) -> None:
+    with Arena(load(GOLDEN / "keys"), None, tmp_path, "sorted", DRIVER) as arena:
+        arena.write()
+        settings = to_lake(arena)
+        settings = dataclasses.replace(settings, apply=dataclasses.replace(settings.apply, lake_interval=86_400.0))
+        with Replication(spark, settings) as replication:
+            assert not replicated(replication, arena.case.end_ts, 1)
+            time.sleep(2.0)
+            assert len(replication.reports) == 1
+
+
 def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:
     assert_ledger(spark, name, lake)
     assert_mirrored(name, lake, read)
@@ -100,7 +113,7 @@ def assert_lake(spark: SparkSession, name: str, lake: Path, read: Read) -> None:
 )
 def test_the_job_dies_and_the_lake_is_the_same(name: str, deadly: dict[str, tuple[int, ...]], spark: SparkSession, tmp_path: Path) -> None:
     """At one of the deaths Spark's directory goes, too: the lake alone says where to go on. ``tests/unit/sinks/test_lake_mirrors.py`` kills at the other points."""
-    more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake", "spark.mirror-interval": 0}
+    more = {"syncer.db-type": "lake", "syncer.to.dir": tmp_path / "lake", "spark.lake-interval": 0, "spark.mirror-interval": 0}
     with Arena(load(GOLDEN / name), None, tmp_path, "raw", PARTS if name == "ddl" else LARGE, more) as arena:
         arena.write()
         deaths = arena.live_and_die(

@@ -85,7 +85,7 @@ class Verified(BootstrappedStream):
 def run(spark: SparkSession, source: PrivateMariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Verified]:
     """A stream of small tables into a lake."""
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.1)
-    apply = ApplyConfig(db_type="lake", mirror_interval=0.0, lease_timeout=2.0, replicate_do_db=("shop",))
+    apply = ApplyConfig(db_type="lake", lake_interval=0.0, mirror_interval=0.0, lease_timeout=2.0, replicate_do_db=("shop",))
     made = Verified(spark, DrainerConfig(apply=apply, files=FileConfig(dir=str(tmp_path / "lake"))), source)
     made.lake = tmp_path / "lake"
     shop(made, ITEM, KEYLESS, NAMED)

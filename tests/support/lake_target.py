@@ -34,7 +34,7 @@ WITHOUT_IMAGES = frozenset(
 def to_lake(arena: Arena) -> DrainerConfig:
     """The arena's settings, with a lake as the target."""
     settings = arena.settings()
-    apply = dataclasses.replace(settings.apply, db_type="lake")
+    apply = dataclasses.replace(settings.apply, db_type="lake", lake_interval=0.0)
     return dataclasses.replace(settings, apply=apply, files=FileConfig(dir=str(arena.work_dir / "lake")))
 
 

@@ -33,7 +33,7 @@ SMALL = Cut(step_bytes=150, max_bytes=1_000, atomic_rows=10)
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_the_drainer_is_killed_at_random(delivery: str, name: str, tmp_path: Path) -> None:
     chance, lake = random.Random(delivery + name), tmp_path / "lake"
-    more = {"syncer.db-type": "lake", "syncer.to.dir": lake, "spark.mirror-interval": 0}
+    more = {"syncer.db-type": "lake", "syncer.to.dir": lake, "spark.lake-interval": 0, "spark.mirror-interval": 0}
     wanted, killed, ends = untroubled(name, tmp_path / "untroubled"), 0, 0
     with Arena(load(GOLDEN / name), None, tmp_path / "arena", delivery, CUTS.get(name, SMALL), more) as arena:
         arena.write()
