@@ -8,6 +8,16 @@ GOLDEN ?= tests/golden
 GATE_CASE := "tests/integration/test_rehearse_golden.py::test_raw_with_straddling_pairs[txn]"
 CASES := types keys ddl txn beyond_mysql reports bank online bench
 DELIVERIES := sorted raw
+# Line by line: TiDB's client to the Pump; gRPC; a real Pump's records; the Pump to a Drainer; a Pump to our source (two); PD and etcd; binlogctl.
+WIRE := $(addprefix tests/, \
+  integration/test_pump_client.py unit/binlog_source/test_pump_client_*.py \
+  integration/rpc unit/binlog_source/test_rpc_*.py property/test_http2_*.py integration/test_tls_front.py \
+  unit/binlog_source/test_pump_record.py unit/binlog_source/test_pump_format.py unit/binlog_source/test_pump_vlog.py \
+  integration/test_pump_server.py integration/test_pump_http.py integration/test_notify.py integration/test_fakes_of_drainers.py \
+  integration/test_source_client.py integration/test_source_tails.py integration/test_source_silent.py integration/test_source_compressed.py \
+  integration/test_tls_client.py unit/binlog_source/test_framing.py integration/test_upstream.py unit/schemas/test_decoder.py \
+  contract/test_pd.py contract/test_registry.py contract/test_tidb_servers.py contract/test_cluster.py integration/test_tls_cluster.py \
+  contract/test_ctl.py integration/test_drainer_pages.py)
 MYSQLD = $(abspath $(or $(TIDB_BINLOG_TEST_MYSQLD),$(shell command -v mysqld)))
 LINTED := jobs binlog_source sinks schemas conf tests benchmarks notebooks pyspark_tidb_binlog/__init__.py setup.py
 
@@ -118,6 +128,10 @@ property: setup-dev ## property tests against simple models, with new examples e
 .PHONY: contract
 contract: setup-etcd ## one suite over both registries, PD's with a real etcd
 	$(PYTEST) tests/contract
+
+.PHONY: wire
+wire: setup-etcd ## tests of who speaks to whom: TiDB, Pump, Drainer, PD, etcd, binlogctl; against recordings of real programs, and an etcd
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(WIRE)
 
 .PHONY: interop
 interop: setup ## against a real PD, TiDB and Pump: PD_URLS=http://host:2379 TIDB_STATUS=http://host:10080 [TIDB_SQL=user:password@host:4000]

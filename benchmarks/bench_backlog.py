@@ -22,9 +22,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.spark.spark_session import FRUGAL, build_session

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.events import SchemaVersion

@@ -26,9 +26,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks import host_stalls, plain_pump
 from benchmarks.processes import cpu_seconds
-from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.jobs.lab.lag import ServerWatch, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream

@@ -33,13 +33,13 @@ from benchmarks.bench_backlog import ROOT, be_frugal, memory_samples
 from benchmarks.bench_backlog import one as mysql_run
 from benchmarks.bench_lag import run_for
 from benchmarks.bench_mirrors import measure_mirrors, measure_read
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
-from pyspark_tidb_binlog.binlog_source.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs import rehearse
 from pyspark_tidb_binlog.jobs.demo import catch_up
 from pyspark_tidb_binlog.jobs.lab import small_cluster
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import PROBE, WorkloadConfig
 from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, lags, percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session

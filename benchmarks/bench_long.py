@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench_backlog import ROOT, Run, be_frugal, bulk_limit, memory_samples, one, print_settings
 from benchmarks.made_cases import KEYS, play, played
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target, settings_for, staged
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session

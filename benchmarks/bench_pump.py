@@ -32,10 +32,10 @@ import grpc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.pull_load import PullReader
-from pyspark_tidb_binlog.binlog_source.emulator import rehearsal
-from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.emulator import rehearsal
+from pyspark_tidb_binlog.jobs.lab.emulator.process import ServerProcess
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 

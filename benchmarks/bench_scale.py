@@ -32,10 +32,10 @@ from benchmarks.made_cases import spread
 from benchmarks.processes import cpu_seconds
 from benchmarks.scale_model import PLAN, READ, STAGES, WRITE, Costs, Shape, Spent, StageCost, costs_of, forecast
 from benchmarks.standalone_spark import StandaloneSpark
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.jobs.lab.lag import percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, prepare_target, settings_for, staged

@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bench_backlog import bulk_limit, compare
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import RehearsalUpstream, prepare_target, settings_for, staged
 from pyspark_tidb_binlog.schemas.errors import ApplyError

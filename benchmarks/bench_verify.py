@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.synchronize import Event
 
 from benchmarks.bench_lag import under_load
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.jobs.lab.lag import percentile
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session

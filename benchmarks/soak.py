@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import JVM, PYTHON, Holding, holdings
 from benchmarks.soak_bounds import MIB, Look, allowed, verdicts
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.demo import catch_up, verified
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, settings_for, upstream
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session

@@ -21,9 +21,9 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
+from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
-from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.check.verified_view import TextView
@@ -24,6 +22,8 @@ from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import Status, WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.lag import LakeWatch, Probes, ProbeWatch, ServerWatch, Sightings, lags, percentile, start_up_end
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, into_lake, settings_for, upstream

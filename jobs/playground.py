@@ -22,14 +22,14 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster import registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.workload import ORDERS
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME, PLAYGROUND_PORT
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.check.verified_view import printed
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import ORDERS
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port, require_free
 from pyspark_tidb_binlog.jobs.lab.small_cluster import CALM, PUMPS, into_lake, settings_for, upstream

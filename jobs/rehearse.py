@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING, verified_against
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of

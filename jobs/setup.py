@@ -27,9 +27,9 @@ from typing import NoReturn
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT, PACKAGE
 from pyspark_tidb_binlog.conf.entry import HOME as PROJECT
 from pyspark_tidb_binlog.conf.version import VERSION
+from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
-from pyspark_tidb_binlog.jobs.lab.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, FetchedJars
 from pyspark_tidb_binlog.schemas.errors import ConfigError

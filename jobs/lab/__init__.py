@@ -1,1 +1,1 @@
-"""What demo, rehearse, tests and benchmarks share: a private MariaDB, free ports, table comparison, lag. Production needs none of it."""
+"""What only demo, playground, rehearse, tests and benchmarks need: an emulated TiDB, a private MariaDB, free ports, lag. Production needs none of it."""

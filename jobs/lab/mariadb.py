@@ -24,10 +24,10 @@ from typing import Any, ClassVar, Self
 import pymysql
 from pymysql.connections import Connection
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import dies_with_parent
 from pyspark_tidb_binlog.conf.model import TargetConfig
+from pyspark_tidb_binlog.jobs.entry.programs import server_program
+from pyspark_tidb_binlog.jobs.lab.emulator.process import dies_with_parent
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.lab.programs import server_program
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 START_TIMEOUT = 60.0

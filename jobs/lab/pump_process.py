@@ -6,9 +6,9 @@ Promises: those of ``ServerProcess``: ``start`` after ``kill`` or ``stop`` runs 
 import dataclasses
 import sys
 
-from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
 from pyspark_tidb_binlog.conf.load import flags_of
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.process import ServerProcess
 
 PUMP = "pyspark_tidb_binlog.jobs.pump"
 

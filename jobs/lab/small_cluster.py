@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SourceConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER

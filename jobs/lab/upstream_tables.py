@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
-from pyspark_tidb_binlog.binlog_source.emulator.values import form_of, stored_value
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import CaseFacts
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.values import form_of, stored_value
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import UNSYNCED, PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt

@@ -1,6 +1,6 @@
 """Determines whether rows need a DDL job on the target although their schema version is below the job's.
 
-A job's version is that of its last state, but some earlier states already change what rows may hold (``binlog_source/emulator/online.py``):
+A job's version is that of its last state, but some earlier states already change what rows may hold (``jobs/lab/emulator/online.py``):
 
 * DROP INDEX, and DROP COLUMN with an index: from delete-only on the unique key is not checked, so two rows may share a value.
 * A multi-schema change that contains a DROP: its other changes become public together, then its DROPs go on, three versions each. TiDB

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Json, name_json, part_text, with_columns
+from pyspark_tidb_binlog.jobs.lab.emulator import schema
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Json, name_json, part_text, with_columns
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name as q
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_string

@@ -24,8 +24,8 @@ from typing import Any
 
 import pymysql
 
-from pyspark_tidb_binlog.binlog_source.emulator.values import INT_BITS, value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.values import INT_BITS, value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import UNSYNCED, PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_jobs import On
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name as q

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from tests.support.change_scene import ChangeScene
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

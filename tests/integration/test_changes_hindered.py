@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator import online
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.jobs.lab.emulator import online
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column
 from tests.support.change_scene import ChangeScene, rows_of_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from tests.support.change_scene import ITEM, ChangeScene
 from tests.support.eventually import eventually
 from tests.support.spark_queries import WAIT

@@ -17,9 +17,9 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions
 from pyspark_tidb_binlog.binlog_source.changes.known_history import KnownHistory
-from pyspark_tidb_binlog.binlog_source.emulator import online
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.emulator import online
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas import history_feed
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.events import tso

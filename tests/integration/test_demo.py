@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs import lake as lake_command
 from pyspark_tidb_binlog.jobs.demo import main
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from pyspark_tidb_binlog.lake import Lake
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -129,5 +129,5 @@ def test_rows_are_compared_as_often_as_they_occur():
 
 
 def test_it_imports_without_spark():
-    program = "import sys; import pyspark_tidb_binlog.binlog_source.emulator.workload_process; sys.exit('pyspark' in sys.modules)"
+    program = "import sys; import pyspark_tidb_binlog.jobs.lab.emulator.workload_process; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0

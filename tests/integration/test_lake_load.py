@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column
-from pyspark_tidb_binlog.binlog_source.emulator.values import value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column
+from pyspark_tidb_binlog.jobs.lab.emulator.values import value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.online import drop_column, rename_column
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column
-from pyspark_tidb_binlog.binlog_source.emulator.values import value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig
 from pyspark_tidb_binlog.jobs import lake as command
+from pyspark_tidb_binlog.jobs.lab.emulator.online import drop_column, rename_column
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column
+from pyspark_tidb_binlog.jobs.lab.emulator.values import value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ConfigError, SnapshotCollected
 from pyspark_tidb_binlog.sinks.bootstrap import mirror_rows

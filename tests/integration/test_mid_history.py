@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.binlog_source.source import mid_history
 from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before, jobs_in_doubt
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.jobs.rehearse import staged
 from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged

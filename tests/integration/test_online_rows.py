@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator import online
-from pyspark_tidb_binlog.binlog_source.emulator.online import Change
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.emulator import online
+from pyspark_tidb_binlog.jobs.lab.emulator.online import Change
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.explode import explode
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory

@@ -10,13 +10,13 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.process import UpstreamProcess
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.tablestore import WriteConflict
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.jobs.lab.emulator.process import UpstreamProcess
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import WriteConflict
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas import reference_decoder, stages
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.explode import explode

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.online import add_index
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.online import add_index
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.sinks.mysql.password import Here

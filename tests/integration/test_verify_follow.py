@@ -16,14 +16,14 @@ from pyspark_tidb_binlog.binlog_source.changes.change_options import source_opti
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import changed_images
 from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.check import verify_follow
 from pyspark_tidb_binlog.jobs.check.node_look import rest
 from pyspark_tidb_binlog.jobs.check.verify_follow import Follow
 from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.jobs.stream.replication import Replication

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
-from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.jobs import ctl, verify
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, table_json
+from pyspark_tidb_binlog.jobs.lab.emulator.values import EVERY_TYPE, value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, NotUsableYet
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind

@@ -36,7 +36,7 @@ class CallTrace:
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         file = code.co_filename.removeprefix(_PACKAGE)
-        if file == code.co_filename or file.startswith("binlog_source/emulator"):
+        if file == code.co_filename or file.startswith("jobs/lab/"):
             return
         if event == "return":
             if self._stack and self._stack[-1] is code:

@@ -3,7 +3,7 @@
 import sys
 from typing import Any, Self
 
-from pyspark_tidb_binlog.binlog_source.emulator import workload_process
+from pyspark_tidb_binlog.jobs.lab.emulator import workload_process
 from tests.support.faulty_client import Faults, FaultyClient
 
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import PUMPS, upstream
 from tests.support.eventually import eventually

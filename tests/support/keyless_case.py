@@ -9,14 +9,14 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.model import PumpConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas.codec.number import encode_uvarint
 from tests.support.golden_case import GOLDEN
 

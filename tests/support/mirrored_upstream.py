@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.txn import Txn
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt

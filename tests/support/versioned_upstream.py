@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.online import add_column, add_index, drop_column, drop_index
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.binlog_source.emulator.workload import ARCHIVE, DATABASE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.online import add_column, add_index, drop_column, drop_index
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import ARCHIVE, DATABASE, DdlMix, WorkloadConfig, WorkloadSession, create_tables
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2

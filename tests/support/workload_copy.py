@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.emulator.values import form_of
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.values import form_of
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import Log, Scheduled, schedule
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import Log, Scheduled, schedule
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from tests.support.arena import Arena, Cut, numbered
 from tests.support.bank_states import TOTAL, bank_changes, states_at

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload import WorkloadConfig
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.demo import catch_up
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import WorkloadConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import WorkloadProcess
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.small_cluster import settings_for
 from pyspark_tidb_binlog.jobs.lab.target_use import DEMO_CLUSTER

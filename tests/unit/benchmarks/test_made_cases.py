@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.made_cases import KEYS, play, played, span_of, spread
-from pyspark_tidb_binlog.binlog_source.emulator.rehearsal import schedule
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase
+from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import schedule
 from pyspark_tidb_binlog.schemas.codec.datum import encode_bytes, encode_int
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 

@@ -11,8 +11,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     undecided_text,
     verdict_of,
 )
-from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import prewrite_key_of
+from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 

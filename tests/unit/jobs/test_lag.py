@@ -1,7 +1,7 @@
 """Lag from probes and sightings, and its percentiles."""
 
-from pyspark_tidb_binlog.binlog_source.emulator.workload_process import Status
 from pyspark_tidb_binlog.jobs.demo import counts_line, lag_lines
+from pyspark_tidb_binlog.jobs.lab.emulator.workload_process import Status
 from pyspark_tidb_binlog.jobs.lab.lag import lags, percentile, start_up_end
 from pyspark_tidb_binlog.jobs.stream.report import Progress
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.lab import programs
+from pyspark_tidb_binlog.jobs.entry import programs
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
-from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
-from pyspark_tidb_binlog.binlog_source.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.binlog_source.source.mid_history import SYNC_SECONDS
+from pyspark_tidb_binlog.jobs.lab.emulator.meta import MetaChange
+from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.jobs.stream import snapshot_taker
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.schemas import meta_keys

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.schemas.arrowtypes import image_schema
 from pyspark_tidb_binlog.schemas.changes.former_types import as_former, fitted
 from pyspark_tidb_binlog.schemas.changes.typed_cells import is_date, type_of

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, table_json
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
 from pyspark_tidb_binlog.schemas.errors import (
     BootstrapRefused,

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table, parsed, table_json
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, parsed, table_json
 from pyspark_tidb_binlog.schemas.changes.typed_cells import TypedCells
 from pyspark_tidb_binlog.schemas.changes.variant_cells import cells_of
 from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, VariantColumn, laid_out, rows_as_variants

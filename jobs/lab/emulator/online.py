@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.schema import DELETE_ONLY, DELETE_REORG, WRITE_ONLY, WRITE_REORG, Column, Json
+from pyspark_tidb_binlog.jobs.lab.emulator import schema
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import DELETE_ONLY, DELETE_REORG, WRITE_ONLY, WRITE_REORG, Column, Json
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
 from pyspark_tidb_binlog.schemas import meta_keys
 
 

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle, LiveTable, Row, TableVersion, WriteConflict
-from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import Handle, LiveTable, Row, TableVersion, WriteConflict
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream_state import UpstreamState
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator import online, schema
-from pyspark_tidb_binlog.binlog_source.emulator.meta import MetaChange
-from pyspark_tidb_binlog.binlog_source.emulator.online import Change, Step
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Json, Table
-from pyspark_tidb_binlog.binlog_source.emulator.tablestore import LiveTable
-from pyspark_tidb_binlog.binlog_source.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.jobs.lab.emulator import online, schema
+from pyspark_tidb_binlog.jobs.lab.emulator.meta import MetaChange
+from pyspark_tidb_binlog.jobs.lab.emulator.online import Change, Step
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Json, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import LiveTable
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream_state import UpstreamState
 from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2

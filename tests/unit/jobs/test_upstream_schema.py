@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator import schema
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 

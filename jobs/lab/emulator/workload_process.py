@@ -1,6 +1,6 @@
 """The workload with its whole upstream (oracle, registry, history, MVCC, tables) as a separate process.
 
-    python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
+    python -m pyspark_tidb_binlog.jobs.lab.emulator.workload_process --data-dir DIR --cluster-id 7 [--rate 200] ...
 
 Promises: prints ``serving HOST:PORT`` before any Pump exists, so that Pumps can register there. ``open`` then waits for the Pumps and creates the tables.
 Commands are POST requests of its HTTP service: ``open``, ``start``, ``stop``, ``status``, ``client``, ``tables``, ``rows``, ``probes``, ``binlog``, and
@@ -24,11 +24,14 @@ from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
-from pyspark_tidb_binlog.binlog_source.emulator.process import ServerProcess
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.binlog_source.emulator.values import comparable
-from pyspark_tidb_binlog.binlog_source.emulator.workload import (
+from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.jobs.lab.emulator.process import ServerProcess
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.emulator.values import comparable
+from pyspark_tidb_binlog.jobs.lab.emulator.workload import (
     ORDERS,
     PROBE,
     DdlMix,
@@ -37,9 +40,6 @@ from pyspark_tidb_binlog.binlog_source.emulator.workload import (
     create_tables,
     write_together,
 )
-from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
@@ -247,7 +247,7 @@ class Status:
 
 
 class WorkloadProcess(ServerProcess):
-    """``python -m pyspark_tidb_binlog.binlog_source.emulator.workload_process``, and its commands."""
+    """``python -m pyspark_tidb_binlog.jobs.lab.emulator.workload_process``, and its commands."""
 
     def __init__(self, data_dir: Path, cluster_id: int, config: WorkloadConfig, addr: str = "127.0.0.1:0", module: str = __name__) -> None:
         """Does not start the process; ``start`` (or ``with``) does. ``addr``: where it serves; ``module``: another one that takes the same flags."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator import schema
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Json
+from pyspark_tidb_binlog.jobs.lab.emulator import schema
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
 from pyspark_tidb_binlog.schemas.codec.rowwriter import RowEncoder
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo

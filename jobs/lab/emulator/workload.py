@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.emulator.schema import Column, Table
-from pyspark_tidb_binlog.binlog_source.emulator.tablestore import Handle
-from pyspark_tidb_binlog.binlog_source.emulator.txn import Txn, prewrite_together
-from pyspark_tidb_binlog.binlog_source.emulator.upstream import Upstream
-from pyspark_tidb_binlog.binlog_source.emulator.values import EVERY_TYPE, INT_BITS, Draw, draw_of
+from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import Handle
+from pyspark_tidb_binlog.jobs.lab.emulator.txn import Txn, prewrite_together
+from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.emulator.values import EVERY_TYPE, INT_BITS, Draw, draw_of
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 DATABASE = "demo"
