@@ -140,9 +140,8 @@ class Handlers:
         batched = _metadata(call, BATCH_KEY) == "1"
         piece = _metadata(call, PIECE_KEY)
         store = self._service.store
-        reservation = Reservation(self._memory, call)
+        reservation = Reservation(self._memory)
         call.on_cancel(store.wake)
-        call.on_cancel(self._memory.wake)
         try:
             if delivery not in DELIVERIES:
                 raise Refusal(UNKNOWN, f"{DELIVERY_KEY} {delivery!r} is none of {', '.join(DELIVERIES)}")

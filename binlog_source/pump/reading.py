@@ -1,172 +1,69 @@
-"""The memory for large binlogs that pulls read (``PullMemory``), bounded over all pulls, even if their clients read nothing.
+"""Memory for the large binlogs that pulls read: one cap for all pulls of a Pump.
 
-    large   more than ``LARGE`` bytes: a pull reserves memory (``Reservation``) before it reads the binlog, until the binlog is sent
-    huge    more than a quarter of the memory: one at a time, not counted, so that a binlog of any size passes
+A pull takes memory before it reads a binlog of more than ``LARGE`` bytes, and gives it back when the binlog is sent.
 
-Promises: thread-safe. Waiting pulls are served by address: the least recently served is first. One address has at most a quarter of the
-memory. While a pull waits, a pull that holds memory is ended if its client reads less than ``SLOWEST`` bytes a second for ``STALL``
-seconds.
+Promises: thread-safe. Pulls hold at most ``CAPACITY`` bytes together, or one binlog; they take turns. What a pull has held for ``STALL``
+seconds no longer counts: a client that does not read delays the others, and never stops them.
 """
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
-
-from pyspark_tidb_binlog.binlog_source.rpc.serving_order import ServingOrder
 
 LARGE = 1 << 20
 CAPACITY = 64 << 20
 STALL = 30.0
-SLOWEST = 64 << 10
 _LOOK = 1.0
-"""Seconds between two checks for stalled clients."""
-
-
-class Client(Protocol):
-    """The client of a pull."""
-
-    @property
-    def address(self) -> str:
-        """Its address."""
-
-    @property
-    def behind(self) -> int:
-        """Bytes of answers that are not sent yet."""
-
-    @property
-    def taken(self) -> int:
-        """Bytes of answers that are sent."""
-
-    def end(self, text: str) -> None:
-        """End the pull; ``text`` is the reason that the client receives."""
+"""Seconds between two checks of a waiting pull."""
 
 
 class PullMemory:
-    """The memory for large binlogs of one Pump."""
+    """The memory of one Pump."""
 
-    def __init__(self, capacity: int = CAPACITY, clock: Callable[[], float] = time.monotonic) -> None:
-        self.held = 0
-        """Bytes in use, the huge binlog excluded."""
-        self._capacity = capacity
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: seconds."""
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[Reservation, int] = {}
-        self._holding: dict[Reservation, _Held] = {}
-        self._held_of: Counter[str] = Counter()
-        self._turns = ServingOrder()  # of addresses
-        self._huge: Reservation | None = None
-
-    @property
-    def _largest(self) -> int:
-        return self._capacity // 4
+        self._held: dict[Reservation, tuple[int, float]] = {}  # bytes, and since when
+        self._waiting: dict[Reservation, None] = {}
 
     def take(self, reservation: "Reservation", size: int, stop: Callable[[], bool]) -> bool:
         """Wait for ``size`` bytes, in place of what ``reservation`` held so far; False: stopped."""
+        self.give(reservation)
         with self._changed:
-            self._release(reservation)
-            if not self._waiting:
-                self._begin_anew()
-            self._waiting[reservation] = size
-            self._serve()
-            while reservation in self._waiting:
-                if stop():
-                    del self._waiting[reservation]
-                    self._serve()
-                    return False
+            self._waiting[reservation] = None
+            while not (stopped := stop()) and not self._may_take(reservation, size):
                 self._changed.wait(_LOOK)
-                self.end_stalled()
-        return True
+            del self._waiting[reservation]
+            if not stopped:
+                self._held[reservation] = size, self._clock()
+            self._changed.notify_all()
+        return not stopped
+
+    def _may_take(self, reservation: "Reservation", size: int) -> bool:
+        held = [held for held, since in self._held.values() if self._clock() - since < STALL]
+        return next(iter(self._waiting)) is reservation and (not held or sum(held) + size <= CAPACITY)
 
     def give(self, reservation: "Reservation") -> None:
         """Release what ``reservation`` holds, if anything."""
         with self._changed:
-            self._release(reservation)
-            self._serve()
-
-    def wake(self) -> None:
-        """Have the waiting pulls check ``stop``."""
-        with self._changed:
+            self._held.pop(reservation, None)
             self._changed.notify_all()
 
     def holds(self, reservation: "Reservation") -> bool:
         """Whether ``reservation`` holds memory."""
-        return reservation in self._holding
-
-    def _release(self, reservation: "Reservation") -> None:
-        held = self._holding.pop(reservation, None)
-        if held is None:
-            return
-        if self._huge is reservation:
-            self._huge = None
-            return
-        self.held -= held.size
-        self._held_of[reservation.address] -= held.size
-        if not self._held_of[reservation.address]:
-            del self._held_of[reservation.address]
-
-    def _serve(self) -> None:
-        turn = self._turns.order()
-        full = False
-        for reservation, size in sorted(self._waiting.items(), key=lambda waiting: turn(waiting[0].address)):
-            if size > self._largest:
-                if self._huge is None:
-                    self._huge = reservation
-                    self._grant(reservation, size)
-            elif self._held_of[reservation.address] + size <= self._largest:
-                # pulls that wait for memory are not overtaken, those that wait for their own address are
-                full = full or self.held + size > self._capacity
-                if not full:
-                    self.held += size
-                    self._held_of[reservation.address] += size
-                    self._grant(reservation, size)
-        self._changed.notify_all()
-
-    def _grant(self, reservation: "Reservation", size: int) -> None:
-        del self._waiting[reservation]
-        self._holding[reservation] = _Held(size, self._clock(), reservation.client.taken)
-        self._turns.took(reservation.address)
-
-    def _begin_anew(self) -> None:
-        """Restart the stall timers: no pull waited so far, so that none was held up."""
-        for reservation, held in self._holding.items():
-            held.since, held.taken = self._clock(), reservation.client.taken
-
-    def end_stalled(self) -> None:
-        """While a pull waits, end the pulls that hold memory and whose clients do not read."""
-        now = self._clock()
-        for reservation, held in self._holding.items() if self._waiting else ():
-            if not reservation.client.behind:
-                held.since, held.taken = now, reservation.client.taken
-            elif now - held.since >= STALL:
-                came = reservation.client.taken - held.taken
-                if came < SLOWEST * STALL:
-                    reservation.client.end(
-                        f"other pulls wait, and this client read {came} bytes in {STALL:g} s of a binlog of {held.size} bytes"
-                    )
-                held.since, held.taken = now, reservation.client.taken
-
-
-class _Held:
-    """What a pull holds, and how far its client had read at the last check."""
-
-    __slots__ = ("since", "size", "taken")
-
-    def __init__(self, size: int, since: float, taken: int) -> None:
-        self.size, self.since, self.taken = size, since, taken
+        return reservation in self._held
 
 
 class Reservation:
-    """One pull's reservation. For one thread."""
+    """One pull's memory. For one thread."""
 
-    def __init__(self, memory: PullMemory, client: Client) -> None:
-        self.client = client
-        self.address = client.address
-        self._memory = memory
+    def __init__(self, memory: PullMemory | None = None) -> None:
+        """Without ``memory``, it is shared with no other pull."""
+        self._memory = memory or PullMemory()
 
     def take(self, size: int, stop: Callable[[], bool]) -> bool:
-        """Reserve ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
+        """Take ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
         return size <= LARGE or self._memory.take(self, size, stop)
 
     def give(self) -> None:
@@ -178,18 +75,3 @@ class Reservation:
     def holds(self) -> bool:
         """Whether it holds memory."""
         return self._memory.holds(self)
-
-
-class _Nobody:
-    """A client that reads everything at once."""
-
-    address = ""
-    behind = taken = 0
-
-    def end(self, text: str) -> None:
-        """Nothing to do."""
-
-
-def unshared_reservation() -> Reservation:
-    """A reservation for a reader that shares no memory with others."""
-    return Reservation(PullMemory(), _Nobody())

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.pump import messages
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics
-from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, Reservation, unshared_reservation
+from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, Reservation
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
@@ -117,7 +117,7 @@ class PumpService:
             )
             last = self.store.gc_ts
         begun = last
-        reservation = reservation or unshared_reservation()
+        reservation = reservation or Reservation()
         while not stop():
             state = self.store.state
             damage = self._next_damage(last, known)
@@ -241,7 +241,7 @@ class PumpService:
         if start < beginning and start != Pointer(0, 0):
             raise BinlogPurged(f"Pump {self.node_id}: position {start} {COLLECTED} {beginning}")
         at, promised = start, False
-        memory = reservation or unshared_reservation()
+        memory = reservation or Reservation()
         while not stop():
             state = self.store.state
             news = state.at != at

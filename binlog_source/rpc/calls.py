@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
-from pyspark_tidb_binlog.binlog_source.rpc.budget import DEFAULT_CAPACITY
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
 
 Fields = Sequence[tuple[bytes, bytes]]
@@ -39,9 +38,7 @@ class AnswerWriter(Protocol):
 
 
 class CallPeer(Protocol):
-    """What a call uses of its connection. Everything but ``address`` and ``server`` is for the loop's thread."""
-
-    address: str
+    """What a call uses of its connection. Everything but ``server`` is for the loop's thread."""
 
     @property
     def server(self) -> Loop:
@@ -62,9 +59,6 @@ class CallPeer(Protocol):
 
     def stream_finish(self, stream_id: int, status: int, text: str) -> None:
         """End a stream."""
-
-    def stream_end(self, stream_id: int, text: str) -> None:
-        """End a stream and drop what is not sent."""
 
 
 class PendingCall:
@@ -92,10 +86,7 @@ class StreamCall:
         self._changed = threading.Condition()
         self._handed = 0
         self._backlog = 0
-        self._sent = 0
         self._cancelled = False
-        self.moved = 0.0
-        """On the loop: when bytes were last sent to the client, or when the stream began."""
         self._wakes: list[Callable[[], None]] = []
 
     @property
@@ -104,19 +95,9 @@ class StreamCall:
         return self._cancelled
 
     @property
-    def address(self) -> str:
-        """The client's address."""
-        return self._peer.address
-
-    @property
-    def behind(self) -> int:
+    def _behind(self) -> int:
         """Bytes of answers that are not sent yet."""
         return self._handed + self._backlog
-
-    @property
-    def taken(self) -> int:
-        """Bytes of answers that are sent."""
-        return self._sent - self.behind
 
     def on_cancel(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called when the call is cancelled, on the loop's thread; here and now if it already is."""
@@ -133,35 +114,24 @@ class StreamCall:
         """Send messages; waits while the client is behind. Does nothing once the call is cancelled."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
-            self._changed.wait_for(lambda: self.behind <= BACKLOG_BYTES or self._cancelled)
+            self._changed.wait_for(lambda: self._behind <= BACKLOG_BYTES or self._cancelled)
             if self._cancelled:
                 return
-            self._sent += len(data)
             self._handed += len(data)
         self._peer.server.call(self._peer.stream_send, self, data)
 
     def settle(self) -> None:
         """Wait until all answers are sent, or the call is cancelled."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.behind or self._cancelled)
+            self._changed.wait_for(lambda: not self._behind or self._cancelled)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
         self._peer.server.call(self._peer.stream_finish, self.stream_id, status, text)
 
-    def end(self, text: str) -> None:
-        """From any thread: end the stream now and drop what is not sent; ``text`` is the reason that the client receives."""
-        self._peer.server.call(self.end_now, text)
-
-    def end_now(self, text: str) -> None:
-        """The same, on the loop's thread."""
-        self._peer.stream_end(self.stream_id, text)
-
     def left(self, backlog: int, taken: int) -> None:
         """On the loop: it took over ``taken`` more bytes; of all that it took over, ``backlog`` bytes are not sent yet."""
         with self._changed:
-            if backlog < self._backlog + taken:
-                self.moved = self._peer.server.now()
             self._handed -= taken
             self._backlog = backlog
             self._changed.notify_all()
@@ -194,13 +164,9 @@ class Methods:
     """Maximum HTTP requests answered at the same time; others wait."""
     max_request: int = 1 << 62
     """Maximum bytes of a request message."""
-    max_unfinished: int = DEFAULT_CAPACITY
-    """Maximum bytes of unfinished requests, excluding one huge request (``budget``)."""
+    request_memory: int = 256 << 20
+    """Maximum bytes of unfinished large requests; a single one may be larger (``RequestMemory``)."""
     max_streams: int = 512
     """Maximum concurrent streams of answers, a thread each."""
-    max_streams_per_peer: int = 64
-    """The same for one client's address, so that no client locks the others out."""
     max_connections: int = 4096
-    """Maximum open connections; fewer where the process has few descriptors (``ConnectionLimits``)."""
-    max_connections_per_peer: int = 512
-    """The same from one client's address."""
+    """Maximum open connections; at most half of the process's descriptors."""

@@ -6,7 +6,7 @@ Promises: pure. A client's error raises ``Refusal`` with the status that a real 
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PREFIX = struct.Struct(">BI")
@@ -16,10 +16,6 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
 _MOST = (1 << 31) - 1
 """Maximum bytes of a message: protobuf's limit, and grpc-go's."""
-_STEP = 16 << 10
-"""Compressed bytes that are inflated at once: at most 1,032 times as many."""
-_LEAST_GZIP = 18
-"""Bytes of gzip's header and trailer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +37,8 @@ def prefixed_gzip(message: bytes) -> bytes:
     return _PREFIX.pack(1, len(packed)) + packed
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A compressed message."""
-
-    data: bytes
-    limit: int
-    """Maximum bytes of its content."""
-
-
-def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int, at_once: int = _MOST) -> bytes | Packed:
-    """The single message in a request's body; inflated if it announces at most ``at_once`` bytes, else as it is."""
+def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+    """The single message in a request's body; ``limit``: maximum bytes of a compressed message's content."""
     encoding = headers.get(ENCODING)
     if encoding is not None and encoding not in (GZIP, IDENTITY):
         # grpc-go refuses it for an uncompressed message too
@@ -68,43 +55,23 @@ def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int, at_once:
         raise Refusal(INTERNAL, f"grpc: received unexpected payload format {compressed}")
     if encoding != GZIP:
         raise Refusal(INTERNAL, "grpc: compressed flag set with identity or empty encoding")
-    limit = min(limit, _MOST)
-    return inflated(message, limit) if announced_size(message) <= at_once else Packed(message, limit)
+    return inflated(message, min(limit, _MOST))
 
 
-def announced_size(packed: bytes) -> int:
-    """Bytes of a compressed message's content, as gzip's trailer has them; 0 where there is none. ``inflated`` makes no more of it."""
-    return int.from_bytes(packed[-4:], "little") if len(packed) >= _LEAST_GZIP else 0
-
-
-def inflated(packed: bytes, limit: int, wanted: Callable[[], bool] = lambda: True) -> bytes:
-    """The content of a compressed message; ``Refusal`` when it is damaged, longer than ``limit`` bytes, or not ``wanted`` any more."""
+def inflated(packed: bytes, limit: int) -> bytes:
+    """The content of a compressed message; ``Refusal`` when it is damaged or longer than ``limit`` bytes."""
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    parts, size, most = [], 0, min(limit, announced_size(packed))
-    trailing = 0
-    for at in range(0, len(packed), _STEP):
-        if not wanted():
-            raise Refusal(CANCELLED, "the client has left")
-        step = packed[at : at + _STEP]
-        if inflater.eof:
-            trailing += len(step)
-            continue
-        try:
-            part = inflater.decompress(step, most + 1 - size)
-        except zlib.error as error:
-            raise _not_inflated(str(error)) from error
-        size += len(part)
-        if size > limit:
-            raise too_large(size, limit)
-        if size > most:
-            raise _not_inflated("incorrect length: it is longer than its trailer says")
-        parts.append(part)
-        trailing += len(inflater.unused_data)
+    try:
+        content = inflater.decompress(packed, limit + 1)
+    except zlib.error as error:
+        raise _not_inflated(str(error)) from error
+    if len(content) > limit:
+        raise too_large(len(content), limit)
     if not inflater.eof:
         raise _not_inflated("unexpected EOF")
-    if trailing:
-        raise _not_inflated(f"{trailing} trailing bytes")
-    return b"".join(parts)
+    if inflater.unused_data:
+        raise _not_inflated(f"{len(inflater.unused_data)} trailing bytes")
+    return content
 
 
 def _not_inflated(why: str) -> Refusal:

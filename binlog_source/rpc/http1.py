@@ -82,11 +82,6 @@ class Dialogue:
         """Whether another request may come."""
         return self._h11.our_state not in (h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of a request has been received."""
-        return self._asked is None and not self._h11.trailing_data[0]
-
     def take(self, data: bytes) -> None:
         """Receive more bytes."""
         self.waiting += len(data)

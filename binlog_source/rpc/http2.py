@@ -1,20 +1,19 @@
 """HTTP/2 for a gRPC server: bytes in, calls out; answers in, bytes out (RFC 9113).
 
-    connection = Connection(max_request, budget)
+    connection = Connection(max_request, memory)
     for event in connection.receive(data, now): ...  # Call: a whole request; Cancelled: a call ended by its client
     connection.answer(stream_id, message)            # or start, send, finish for a stream of answers
     transport.writelines(connection.output())
 
     frames.py          types, flags, sizes            stream_states.py   the life cycle of a stream, a table
     header_block.py    HPACK; fields.py: validity     http2_errors.py    the client's errors and our own
-    receiver.py        requests under way, their windows and memory (unfinished_request.py, budget.py)
+    receiver.py        requests under way, their windows and memory (unfinished_request.py, request_memory.py)
     sender.py          answers under way, the client's windows
 
 Rules
 -----
 * A request is returned when it is complete, or as soon as it is too large.
-* A connection holds at most ``MAX_STREAMS * FIRST_WINDOW`` bytes of unfinished requests, and its grants. Until its client has acknowledged
-  our window, HTTP/2's default window counts.
+* A connection holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what the server's ``RequestMemory`` admits of them.
 * Frames without request data (``COSTS``) use up an allowance, which time and our own DATA frames refill: a flood ends the connection.
   WINDOW_UPDATE frames are free as far as our answers call for them (``Sender.worth``).
 * After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
@@ -26,7 +25,6 @@ Frames of a call that was abandoned here are ignored. The memory of one connecti
 
 from collections.abc import Callable
 
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.fields import trailers_fault
 from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     ACK,
@@ -67,6 +65,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlo
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Cancelled, Event
 from pyspark_tidb_binlog.binlog_source.rpc.receiver import CONNECTION_WINDOW, Receiver, whole_call
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from pyspark_tidb_binlog.binlog_source.rpc.sender import Sender, cut
 from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
     END_STREAM_RECEIVED,
@@ -79,7 +78,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
     WINDOW_UPDATE_RECEIVED,
     StreamStates,
 )
-from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import FIRST_WINDOW, UnfinishedRequest
+from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import UnfinishedRequest
 
 CALM = 8192
 """Maximum allowance."""
@@ -113,10 +112,8 @@ _MAX_CONTINUATIONS = 32
 class Connection:
     """The server side of one connection."""
 
-    def __init__(
-        self, max_request: int = 1 << 62, budget: Budget | None = None, wake: Callable[[], None] = lambda: None, owner: str = ""
-    ) -> None:
-        """``wake`` is called when output arises outside ``receive``; ``owner``: the client's address.
+    def __init__(self, max_request: int = 1 << 62, memory: RequestMemory | None = None, wake: Callable[[], None] = lambda: None) -> None:
+        """``wake`` is called when output arises outside ``receive``; ``memory``: the server's.
 
         ``max_request``: maximum bytes of a request's body, at most what a stream's window can admit: a longer one could never be complete.
         """
@@ -128,20 +125,17 @@ class Connection:
         self._reader = HeaderReader()
         self._states = StreamStates()
         self._sender = Sender(self._states)
-        self._receiver = Receiver(max_request, budget or Budget(), self._states, self._sender.say, wake, owner)
-        self.share = self._receiver.share
-        """Its share of the server's memory for unfinished requests."""
+        self._receiver = Receiver(max_request, memory or RequestMemory(), self._states, self._sender.say, wake)
         self._block: tuple[int, int, bytearray] | None = None
         self._continued = 0
         self._calm = Allowance()
         self._windows = Allowance()
         self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
         self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
-        self.cut_off = self._sender.cut_off
         """See ``Sender``."""
-        self.close, self.excuse = self._receiver.close, self._receiver.excuse
+        self.close = self._receiver.close
         """See ``Receiver``."""
-        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_INITIAL_WINDOW: FIRST_WINDOW, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
+        settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
         self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
         self._sender.say(word_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
 
@@ -151,9 +145,9 @@ class Connection:
         return bool(self._sender)
 
     @property
-    def idle(self) -> bool:
-        """Whether no call is under way whose request is complete."""
-        return len(self._sender) <= len(self._receiver)
+    def awaits(self) -> bool:
+        """Whether the client's next bytes are awaited: its SETTINGS, or the rest of a request."""
+        return not self.settled or self._receiver.awaits
 
     def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
         """Process the peer's bytes; the resulting events.
@@ -269,7 +263,7 @@ class Connection:
             raise RemoteConnectionError(ErrorCode.COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from error
         ended = bool(flags & END_STREAM)
         if self._states.apply(stream_id, HEADERS_RECEIVED) is IDLE:
-            self._on_request(stream_id, ended, read, len(block), events)
+            self._on_request(stream_id, ended, read, events)
             return
         request = self._receiver.get(stream_id)
         if request is not None:
@@ -277,7 +271,7 @@ class Connection:
         elif ended:
             self._states.apply(stream_id, END_STREAM_RECEIVED)
 
-    def _on_request(self, stream_id: int, ended: bool, read: Block, size: int, events: list[Event]) -> None:
+    def _on_request(self, stream_id: int, ended: bool, read: Block, events: list[Event]) -> None:
         if ended:
             self._states.apply(stream_id, END_STREAM_RECEIVED)
         if len(self._sender) >= MAX_STREAMS:
@@ -288,7 +282,7 @@ class Connection:
         if ended:
             events.append(whole_call(stream_id, UnfinishedRequest(read.fields)))
         else:
-            self._receiver.begin(stream_id, read.fields, size)
+            self._receiver.begin(stream_id, read.fields)
 
     def _on_trailers(self, stream_id: int, ended: bool, read: Block, request: UnfinishedRequest, events: list[Event]) -> None:
         fault = trailers_fault(read.fields) if ended else "trailers without END_STREAM"
@@ -313,18 +307,6 @@ class Connection:
             self._sender.say(word_frame(RST_STREAM, stream_id, ErrorCode.NO_ERROR))
             self._states.apply(stream_id, RST_STREAM_SENT)
 
-    def make_room(self) -> bool:
-        """Refuse the request that has waited for memory for the shortest time; False: none waits."""
-        given_up = self._receiver.give_up_newest()
-        if given_up is not None:
-            self.refuse(*given_up)
-        return given_up is not None
-
-    def expire(self, now: float) -> None:
-        """Refuse the requests that have timed out by ``now``."""
-        for given_up in self._receiver.give_up_overdue(now):
-            self.refuse(*given_up)
-
     def goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
         """Send GOAWAY: no further call is accepted."""
         self._states.leaving = True
@@ -336,7 +318,6 @@ class Connection:
         if len(payload) % SETTING.size or (flags & ACK and payload):
             raise RemoteConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
         if flags & ACK:
-            self._receiver.settings_acknowledged()
             return
         window = None
         for name, value in SETTING.iter_unpack(payload):

@@ -1,42 +1,21 @@
 """One HTTP/1 connection: one request at a time. Everything here runs on the loop's thread.
 
-Promises: a client is closed if its request takes more than ``REQUEST_SECONDS`` to arrive; if it sends no request, or reads nothing of its
-answer, for ``IDLE_SECONDS``; or if it pipelines too many requests. Its bytes count against the server's ``Budget``.
+Promises: a client that pipelines too many requests is closed.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget, Share
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES
 
 _log = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 30.0
-"""Within which a request must be complete."""
-IDLE_SECONDS = 120.0
-"""Allowed between two requests, or without progress in sending an answer."""
-ENDLESS = float("inf")
-
-
-class AwaitedInput(NamedTuple):
-    """What is awaited of a client; the timeout runs while it stays the same."""
-
-    seconds: float
-    """Timeout."""
-    requests: int = 0
-    """Requests received so far."""
-    unsent: int = 0
-    """Bytes of answers that are not sent yet."""
-
 
 class HttpServer(Protocol):
     """What a connection uses of its server."""
-
-    budget: Budget
 
     def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
         """Answer a request; ``answered`` is called on the loop's thread."""
@@ -50,19 +29,8 @@ class HttpPeer:
         self._transport = transport
         self._dialogue = http1.Dialogue()
         self._ended = False
-        self._requests = 0
-        self.share = Share(server.budget, lambda stream_id: None)
-        """Its share of the server's memory for unfinished requests."""
         self.answering = False
         """Whether a request is under way."""
-
-    @property
-    def turn(self) -> AwaitedInput:
-        """What is awaited of the client now."""
-        unsent = self._transport.get_write_buffer_size()
-        if self.answering:
-            return AwaitedInput(ENDLESS)
-        return AwaitedInput(IDLE_SECONDS if unsent or self._dialogue.idle else REQUEST_SECONDS, self._requests, unsent)
 
     def received(self, data: bytes) -> None:
         """Process more bytes; none: the write buffer has room for more answers."""
@@ -80,7 +48,6 @@ class HttpPeer:
 
     def _next(self) -> None:
         if self.answering or self._transport.is_closing() or self._transport.get_write_buffer_size() > BACKLOG_BYTES:
-            self._count()
             return
         try:
             request = self._dialogue.request()
@@ -89,14 +56,9 @@ class HttpPeer:
             return
         if request is not None:
             self.answering = True
-            self._requests += 1
             self._server.run_http(request, self._answered)
         else:
             self._transport.write(self._dialogue.expectation())
-        self._count()
-
-    def _count(self) -> None:
-        self.share.count(self._dialogue.waiting - self.share.counted)
 
     def _refuse(self, error: http1.BadRequest) -> None:
         self._transport.write(self._dialogue.refuse(error))

@@ -1,53 +1,32 @@
 """One connection: its protocol, detected by the first bytes, and its calls or requests. Everything here runs on the loop's thread.
 
-Promises: while a client does not read its answers, nothing is read from it. A client that does not open the protocol within ``FIRST_WORD``
-seconds is closed. A client that violates HTTP/2 receives GOAWAY and is closed. While the server holds (``RpcServer.hold``), received calls
-wait, nothing more is read from the socket, and no timeout runs.
+Promises: while a client does not read its answers, nothing is read from it. A client that owes something, its first words or the rest of a
+request, and neither sends nor reads for ``IDLE_SECONDS`` is closed. A client that violates HTTP/2 receives GOAWAY and is closed. While the
+server holds (``RpcServer.hold``), received calls wait, nothing more is read from the socket, and no timeout runs.
 """
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Share
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
-from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import address_of
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import (
-    INTERNAL,
-    RESOURCE_EXHAUSTED,
-    UNIMPLEMENTED,
-    Packed,
-    Refusal,
-    announced,
-    message_of,
-    too_large,
-)
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import INTERNAL, UNIMPLEMENTED, Refusal, announced, message_of, too_large
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
-from pyspark_tidb_binlog.binlog_source.rpc.http_peer import ENDLESS, AwaitedInput, HttpPeer, HttpServer
-from pyspark_tidb_binlog.binlog_source.rpc.inflater import Inflater, Inflation
+from pyspark_tidb_binlog.binlog_source.rpc.http_peer import HttpPeer, HttpServer
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 
 _log = logging.getLogger(__name__)
 
 _DEAF_BYTES = 16 << 20
 """A peer is not read from while more bytes than this wait to be sent to it. Far above ``BACKLOG_BYTES``, which a slow client may reach."""
-FIRST_WORD = 10.0
-"""Seconds within which a client must show its protocol; with HTTP/2, send its preface and SETTINGS."""
+IDLE_SECONDS = 60.0
+"""Seconds within which a client that owes something must send or read some bytes."""
 LINGER = 1.0
 """Seconds that a closing connection may take to send what is buffered."""
-_AT_ONCE = 64 << 10
-"""Bytes up to which a compressed request is inflated on the loop's thread."""
-
-
-class Inflated(NamedTuple):
-    """A call whose compressed message is inflated, or why it is not."""
-
-    call: Call
-    found: bytes | Refusal
 
 
 class PeerServer(Loop, HttpServer, Protocol):
@@ -55,16 +34,13 @@ class PeerServer(Loop, HttpServer, Protocol):
 
     methods: Methods
     held: bool
-    inflater: Inflater
+    memory: RequestMemory
 
-    def joined(self, peer: "Peer", descriptor: int) -> None:
+    def joined(self, peer: "Peer") -> None:
         """A connection was made."""
 
     def left(self, peer: "Peer") -> None:
         """A connection was lost."""
-
-    def relieve_memory(self) -> None:
-        """Bytes of unfinished requests have come."""
 
     def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Answer a call from a thread of its own."""
@@ -80,17 +56,14 @@ class Peer(asyncio.Protocol):
         self.server = server
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """The client's host, or its IPv6 network (``address_of``); "" on a Unix socket."""
-        self.heard = 0.0
-        """When it last received something."""
-        self._turn = AwaitedInput(FIRST_WORD)
-        self._since = 0.0  # when that input was first awaited
+        """The client's host; "" on a Unix socket."""
+        self._moved = 0.0  # when the client last sent or read something, or owed nothing
+        self._unsent = 0  # bytes that it had not read then
         self._head = b""
         self.connection: Connection | None = None
         self._http: HttpPeer | None = None
         self.streams: dict[int, StreamCall] = {}
-        self._events: deque[Event | Inflated] = deque()
-        self._inflations: dict[int, Inflation] = {}
+        self._events: deque[Event] = deque()
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -107,61 +80,34 @@ class Peer(asyncio.Protocol):
     def _join(self, transport: asyncio.Transport) -> None:
         """Be one of the server's connections."""
         name = transport.get_extra_info("peername")
-        self.address = address_of(str(name[0])) if isinstance(name, tuple) else ""
-        self._since = self.heard = self.server.now()
-        self.server.joined(self, transport.get_extra_info("socket").fileno())
+        self.address = str(name[0]) if isinstance(name, tuple) else ""
+        self._moved = self.server.now()
+        self.server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection was lost; its calls are cancelled."""
         self.server.left(self)
         self._give_up()
-        if self._http is not None:
-            self._http.share.close()
         self._transport = None
 
-    @property
-    def share(self) -> Share | None:
-        """Its share of the memory for unfinished requests; None before its protocol is known."""
-        if self.connection is not None:
-            return self.connection.share
-        return self._http.share if self._http is not None else None
-
-    def make_room(self) -> bool:
-        """Refuse one of its requests that wait for memory; False: none waits."""
-        made = self.connection is not None and self.connection.make_room()
-        self.flush()
-        return made
-
     def look(self, now: float, deaf: bool) -> None:
-        """Check the timeouts; ``deaf``: reading was paused since the last check, so they start again."""
-        deaf = deaf or self._is_deaf()
-        if self.connection is not None:
-            if deaf:
-                self.connection.excuse()
-            else:
-                self.connection.expire(now)
-                self.flush()
-            if self._paused:
-                self._relieve()
-        turn = self._awaited()
-        if turn != self._turn or deaf:
-            self._turn, self._since = turn, now
-        elif now - self._since > turn.seconds and self._transport is not None:
+        """Check the timeout; ``deaf``: reading was paused since the last check, so it starts again."""
+        if self._transport is None:
+            return
+        if self._paused:
+            self._relieve()
+        unsent = self._transport.get_write_buffer_size()
+        if deaf or unsent != self._unsent or not self._owes():
+            self._moved, self._unsent = now, unsent
+        elif now - self._moved > IDLE_SECONDS:
+            _log.info("closing the connection of client %s, which was silent for %g s", self.address, IDLE_SECONDS)
             self._transport.abort()
 
-    def _awaited(self) -> AwaitedInput:
+    def _owes(self) -> bool:
+        """Whether the client has to send something, or over HTTP/1 to read its answer."""
         if self._http is not None:
-            return self._http.turn
-        return AwaitedInput(FIRST_WORD if self.connection is None or not self.connection.settled else ENDLESS)
-
-    def evict(self) -> None:
-        """Close the connection: the server's memory for unfinished requests is used up, mostly by this client."""
-        if self.connection is not None:
-            text = f"no memory for {self.connection.share.held} bytes of unfinished requests"
-            self._fail(self.connection, ErrorCode.ENHANCE_YOUR_CALM, text)
-        elif self._http is not None and self._transport is not None:
-            self._http.share.close()
-            self._transport.abort()
+            return not self._http.answering
+        return self.connection is None or self.connection.awaits
 
     def _give_up(self) -> None:
         """Cancel the calls: the client no longer waits for answers."""
@@ -169,23 +115,19 @@ class Peer(asyncio.Protocol):
             self.connection.close()
             self.connection = None
         self._events.clear()
-        for inflation in self._inflations.values():
-            inflation.end()
-        self._inflations.clear()
         for call in self.streams.values():
             call.cancel()
         self.streams.clear()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes were received."""
-        self.heard = self.server.now()
+        self._moved = self.server.now()
         if self.connection is not None:
             self._h2_received(self.connection, data)
         elif self._http is not None:
             self._http.received(data)
         else:
             self._sniff(self._head + data)
-        self.server.relieve_memory()
 
     def eof_received(self) -> bool:
         """asyncio: the client sends no more. Whether to keep the connection: an HTTP/1 client may still wait for its answer."""
@@ -196,7 +138,7 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = Connection(self.server.methods.max_request + 5, self.server.budget, self.flush, self.address)
+            self.connection = Connection(self.server.methods.max_request + 5, self.server.memory, self.flush)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.server, self._transport)
@@ -204,7 +146,7 @@ class Peer(asyncio.Protocol):
 
     def _h2_received(self, connection: Connection, data: bytes) -> None:
         try:
-            self._events.extend(connection.receive(data, self.heard))
+            self._events.extend(connection.receive(data, self._moved))
         except RemoteConnectionError as error:
             self._fail(connection, error.code, str(error))
             return
@@ -229,8 +171,6 @@ class Peer(asyncio.Protocol):
             event = self._events.popleft()
             if isinstance(event, Call):
                 self._called(self.connection, event)
-            elif isinstance(event, Inflated):
-                self._unpacked(self.connection, event)
             else:
                 self._cancelled(event.stream_id)
         self.flush()
@@ -246,14 +186,10 @@ class Peer(asyncio.Protocol):
                 raise too_large(announced(call.body), methods.max_request)
             if path not in methods.unary and path not in methods.stream:
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
-            message = message_of(call.body, call.headers, methods.max_request, _AT_ONCE)
-            if isinstance(message, Packed):
-                later = functools.partial(self._inflated, call._replace(body=b""))
-                self._inflations[call.stream_id] = self.server.inflater.take(self.address, message.data, message.limit, later)
-            else:
-                self._handle(path, call, message)
+            self._handle(path, call, message_of(call.body, call.headers, methods.max_request))
         except Exception as error:  # last resort: a failed call must not affect the others on this connection
-            _refuse(connection, call, error)
+            refusal = refusal_of(error)
+            connection.refuse(call.stream_id, refusal.status, refusal.text)
 
     def _handle(self, path: bytes, call: Call, message: bytes) -> None:
         methods = self.server.methods
@@ -265,30 +201,7 @@ class Peer(asyncio.Protocol):
         self.server.run_stream(methods.stream[path], stream)
         self.streams[call.stream_id] = stream
 
-    def _inflated(self, call: Call, found: bytes | Refusal) -> None:
-        """The server has inflated a call's message: process it in its turn, after those that wait while the server holds."""
-        if call.stream_id in self._inflations:
-            self._events.append(Inflated(call, found))
-            self._act()
-
-    def _unpacked(self, connection: Connection, event: Inflated) -> None:
-        call, found = event
-        inflation = self._inflations.pop(call.stream_id, None)
-        if inflation is None:
-            return
-        try:
-            if isinstance(found, Refusal):
-                raise found
-            self._handle(call.headers.get(b":path", b""), call, found)
-        except Exception as error:  # last resort, as in ``_called``
-            _refuse(connection, call, error)
-        finally:
-            inflation.end()
-
     def _cancelled(self, stream_id: int) -> None:
-        inflation = self._inflations.pop(stream_id, None)
-        if inflation is not None:
-            inflation.end()
         call = self.streams.pop(stream_id, None)
         if call is not None:
             call.cancel()
@@ -311,19 +224,6 @@ class Peer(asyncio.Protocol):
         self.streams.pop(stream_id, None)
         if self.connection is not None:
             self.connection.finish(stream_id, status, text)
-            self.flush()
-
-    def stream_end(self, stream_id: int, text: str) -> None:
-        """End a stream whose client does not read it; what waits to be sent is dropped."""
-        if self.connection is None or self._transport is None or stream_id not in self.streams:
-            return
-        _log.warning("ending a stream of client %s: %s", self.address or "on the Unix socket", text)
-        self.connection.cut_off(stream_id, RESOURCE_EXHAUSTED, text)
-        self._cancelled(stream_id)
-        if self._transport.get_write_buffer_size() > BACKLOG_BYTES:
-            # what waits is in the transport's buffer: only an abort drops it
-            self._transport.abort()
-        else:
             self.flush()
 
     def pause_writing(self) -> None:
@@ -374,24 +274,6 @@ class Peer(asyncio.Protocol):
             return self._http.answering
         return self.connection is not None and self.connection.busy
 
-    @property
-    def idle(self) -> bool:
-        """Whether no call is under way whose request is complete."""
-        return self.connection.idle if self.connection is not None else not self.busy
-
-    def dismiss(self) -> None:
-        """Close to make room for another connection; abort if the client does not read."""
-        if self._transport is None:
-            return
-        if self.connection is not None:
-            self.connection.goaway()
-            self.flush()
-        self._give_up()
-        if self._transport.get_write_buffer_size():
-            self._transport.abort()
-        else:
-            self._transport.close()
-
     def leave(self) -> None:
         """The server stops: cancel the streams, accept no further call."""
         for call in list(self.streams.values()):
@@ -405,11 +287,6 @@ class Peer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             self.server.later(LINGER, self._transport.abort)
-
-
-def _refuse(connection: Connection, call: Call, error: Exception) -> None:
-    refusal = refusal_of(error)
-    connection.refuse(call.stream_id, refusal.status, refusal.text)
 
 
 def refusal_of(error: Exception) -> Refusal:

@@ -1,68 +1,55 @@
 """The receiving side of HTTP/2: requests under way, and the flow-control windows that admit them (RFC 9113, section 5.2).
 
-A connection's window is refilled as it is used, so only its streams' windows limit a client. A stream's initial window admits most requests
-whole. gRPC announces a message's length at its beginning. For a longer message the window is opened for the rest when the server's
-``Budget`` grants it.
+A connection's window is refilled as it is used, so only its streams' windows limit a client. A stream's first window is HTTP/2's default,
+64 KiB, and admits most requests whole. gRPC announces a message's length at its beginning. For a longer message the window is opened for
+the rest when the server's ``RequestMemory`` admits it.
 
 Promises: pure. A request under way has an open stream and a wanted body. A request that is too large, or longer than announced, is returned
 before it ends. The rest of its body is discarded as it arrives.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget, Share
 from pyspark_tidb_binlog.binlog_source.rpc.frames import DEFAULT_WINDOW, END_STREAM, PADDED, WIDEST, WINDOW_UPDATE, unpadded, word_frame
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import DEADLINE_EXCEEDED, UNAVAILABLE, announced
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import announced
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from pyspark_tidb_binlog.binlog_source.rpc.stream_states import DATA_RECEIVED, END_STREAM_RECEIVED, MAX_STREAMS, StreamStates
-from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import BEGINNING, FIRST_WINDOW, SMALL_PART, UnfinishedRequest
+from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import BEGINNING, UnfinishedRequest
 
 CONNECTION_WINDOW = MAX_STREAMS * DEFAULT_WINDOW
-
-
-class GivenUp(NamedTuple):
-    """A request that is dropped before it is complete, to be refused with gRPC's ``status``."""
-
-    stream_id: int
-    status: int
-    text: str
 
 
 class Receiver:
     """The requests of one connection that are not complete."""
 
     def __init__(
-        self, max_request: int, budget: Budget, states: StreamStates, say: Callable[[bytes], None], wake: Callable[[], None], owner: str
+        self, max_request: int, memory: RequestMemory, states: StreamStates, say: Callable[[bytes], None], wake: Callable[[], None]
     ) -> None:
         """``say`` sends a frame, ``wake`` is called when it was called outside ``data``; for the others see ``Connection``."""
         self._max_request = min(max_request, WIDEST - 1)
+        self._memory = memory
         self._states = states
         self._say = say
         self._wake = wake
-        self.share = Share(budget, self._granted, owner)
         self._requests: dict[int, UnfinishedRequest] = {}
         self._room = CONNECTION_WINDOW
-        self._overshoot = DEFAULT_WINDOW - FIRST_WINDOW
 
-    def __len__(self) -> int:
-        return len(self._requests)
+    @property
+    def awaits(self) -> bool:
+        """Whether the client may send the rest of a request now."""
+        return any(not request.waits for request in self._requests.values())
 
     def close(self) -> None:
         """Release what the requests hold of the server's memory."""
-        self._requests.clear()
-        self.share.close()
+        for stream_id in list(self._requests):
+            self.drop(stream_id)
 
-    def settings_acknowledged(self) -> None:
-        """The client knows our initial window; until then it may send as much as HTTP/2's default admits."""
-        self._overshoot = 0
-
-    def begin(self, stream_id: int, headers: Mapping[bytes, bytes], size: int) -> None:
-        """A request whose header block of ``size`` bytes has come, and whose body follows."""
-        request = self._requests[stream_id] = UnfinishedRequest(headers)
-        if size > SMALL_PART:
-            self._count(request, size)
+    def begin(self, stream_id: int, headers: Mapping[bytes, bytes]) -> None:
+        """A request whose header block has come, and whose body follows."""
+        self._requests[stream_id] = UnfinishedRequest(headers)
 
     def get(self, stream_id: int) -> UnfinishedRequest | None:
         """The request under way on a stream."""
@@ -71,8 +58,8 @@ class Receiver:
     def drop(self, stream_id: int) -> None:
         """Release what a request holds: it is complete or abandoned."""
         request = self._requests.pop(stream_id, None)
-        if request is not None and (request.counted or request.missing):
-            self.share.release(stream_id, request.counted, asked=bool(request.missing))
+        if request is not None and request.asked:
+            self._memory.forget(request)
 
     def end(self, stream_id: int, request: UnfinishedRequest, events: list[Event]) -> None:
         """A request's END_STREAM has come: return it as a call.
@@ -104,7 +91,7 @@ class Receiver:
             self._discard(flags, stream_id)
             return False
         request.room -= size
-        if size and request.room < -self._overshoot:
+        if request.room < 0:
             raise RemoteStreamError(ErrorCode.FLOW_CONTROL_ERROR, "more than the stream's window")
         if len(part) < size:
             # padding is discarded at once
@@ -117,7 +104,9 @@ class Receiver:
         if flags & END_STREAM:
             self.end(stream_id, request, events)
             return False
-        self._make_room(stream_id, request, len(part))
+        if request.whole - request.size > request.room and not request.asked:
+            request.asked = request.waits = True
+            self._memory.ask(request, request.whole, partial(self._admit, stream_id, request))
         return not part
 
     def _discard(self, flags: int, stream_id: int) -> None:
@@ -139,54 +128,13 @@ class Receiver:
         events.append(Call(stream_id, request.headers, request.beginning() if too_large else request.body(), too_large))
         return True
 
-    def _make_room(self, stream_id: int, request: UnfinishedRequest, came: int) -> None:
-        """Count what arrived without a grant; ask for what the initial window does not admit."""
-        first = FIRST_WINDOW if request.missing and not request.waits else DEFAULT_WINDOW
-        fresh = min(came, first - (request.size - came))
-        if fresh > 0:
-            self._count(request, fresh)
+    def _admit(self, stream_id: int, request: UnfinishedRequest) -> None:
+        """Open a request's window for its rest."""
         missing = request.whole - request.size - request.room
-        if missing > 0 and not request.missing and request.size < request.whole:
-            request.missing = missing
-            self.share.excuse(request.counted)
-            if self.share.ask(stream_id, missing):
-                self._open_window(stream_id, request)
-            else:
-                request.wait()
-
-    def _granted(self, stream_id: int) -> None:
-        self._open_window(stream_id, self._requests[stream_id])
+        request.room += missing
+        request.waits = False
+        self._say(word_frame(WINDOW_UPDATE, stream_id, missing))
         self._wake()
-
-    def _open_window(self, stream_id: int, request: UnfinishedRequest) -> None:
-        request.admit()
-        self._say(word_frame(WINDOW_UPDATE, stream_id, request.missing))
-
-    def _count(self, request: UnfinishedRequest, size: int) -> None:
-        request.counted += size
-        self.share.count(size, asked=bool(request.missing))
-
-    def give_up_newest(self) -> GivenUp | None:
-        """Drop the request that has waited for memory for the shortest time; None: none waits."""
-        for stream_id, request in reversed(self._requests.items()):
-            if request.waits:
-                self.drop(stream_id)
-                text = f"no memory for a request of {request.whole} bytes: too many requests wait for memory"
-                return GivenUp(stream_id, UNAVAILABLE, text)
-        return None
-
-    def give_up_overdue(self, now: float) -> Iterator[GivenUp]:
-        """Drop each request that has timed out by ``now``, once the one before it is refused."""
-        for stream_id, request in list(self._requests.items()):
-            why = request.overdue(now)
-            if why:
-                self.drop(stream_id)
-                yield GivenUp(stream_id, UNAVAILABLE if request.waits else DEADLINE_EXCEEDED, why)
-
-    def excuse(self) -> None:
-        """Restart all timeouts: reading was paused."""
-        for request in self._requests.values():
-            request.since = -1.0
 
 
 def whole_call(stream_id: int, request: UnfinishedRequest) -> Call:

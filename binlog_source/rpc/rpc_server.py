@@ -10,8 +10,7 @@ Promises:
 * A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
 * An exception in a handler fails its own call and no other.
 * ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. Nothing is read from a client that does not read.
-* Memory (``budget``) and duration of unfinished requests are bounded, also of compressed ones (``inflater``); so are streams per
-  address and connections (``connection_limits``).
+* The memory of large unfinished requests is bounded (``request_memory``); so are streams and connections, of which further ones are refused.
 * ``stop`` returns when no handler is running, or when its timeouts have passed.
 * With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever its ALPN. A Unix socket has no TLS.
 """
@@ -27,13 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, PendingCall, StreamCall, StreamHandler
-from pyspark_tidb_binlog.binlog_source.rpc.connection_limits import ConnectionLimiter, bounds
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
-from pyspark_tidb_binlog.binlog_source.rpc.inflater import Inflater
 from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile, cannot_listen, host_and_port
 from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from pyspark_tidb_binlog.binlog_source.rpc.secured_peer import SecuredPeer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -46,8 +43,6 @@ _ACCEPT = 8
 LOOK = 1.0
 """Seconds between two checks of the clients' timeouts."""
 _POLL = 0.005
-_MANY = 2
-"""An address with this many times the streams of another address loses a stream to it."""
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -69,13 +64,10 @@ class RpcServer:
         self._pool: ThreadPoolExecutor | None = None
         self._servers: list[asyncio.Server] = []
         self._peers: dict[Peer, None] = {}
-        self._crowds: ConnectionLimiter[Peer] = ConnectionLimiter()
-        self._dismissed = 0
-        self._handlers: dict[threading.Thread, StreamCall] = {}
-        self._streams_of: dict[str, dict[StreamCall, None]] = {}
-        self.budget = Budget()
-        """The memory for unfinished requests."""
-        self.inflater = Inflater(name, self.budget, self)
+        self._refused = 0
+        self._handlers: set[threading.Thread] = set()
+        self.memory = RequestMemory()
+        """The memory for large unfinished requests."""
         self._deaf = False
         self.held = False
         """Whether reading is paused on all sockets."""
@@ -111,7 +103,7 @@ class RpcServer:
             NotUsableYet: another process listens there meanwhile.
         """
         self.methods = methods
-        self.budget.capacity = methods.max_unfinished
+        self.memory.capacity = methods.request_memory
         self._pool = ThreadPoolExecutor(methods.http_threads, thread_name_prefix=f"{self._name} http")
         try:
             asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
@@ -159,28 +151,14 @@ class RpcServer:
         deaf, self._deaf = self._deaf or self.held, self.held
         for peer in list(self._peers):
             peer.look(self.now(), deaf)
-        self.inflater.look()
-        if self._dismissed:
-            _log.warning("%s: closed %d connections to make room: %d are open", self._name, self._dismissed, len(self._peers))
-            self._dismissed = 0
+        if self._refused:
+            _log.warning("%s: refused %d connections: %d are open", self._name, self._refused, len(self._peers))
+            self._refused = 0
         self._loop.call_later(LOOK, self._look)
 
     def now(self) -> float:
         """The loop's clock."""
         return self._loop.time()
-
-    def relieve_memory(self) -> None:
-        """Make room while unfinished requests exceed their memory. On the loop's thread.
-
-        Closed is the client that holds most memory without having asked for it. If most memory belongs to requests that wait for more, no client
-        is at fault: then one request is refused, of the client that holds most of that memory.
-        """
-        while self.budget.overdrawn:
-            shares = {peer: peer.share for peer in self._peers}
-            held = {peer: share for peer, share in shares.items() if share is not None}
-            waiting = max(held, key=lambda peer: held[peer].excused)
-            if 2 * self.budget.excused <= self.budget.counted or not waiting.make_room():
-                max(held, key=lambda peer: held[peer].idle).evict()
 
     def call(self, act: Callable[..., None], *arguments: object) -> None:
         """Have ``act`` called on the loop's thread; does nothing once the loop is closed."""
@@ -223,57 +201,32 @@ class RpcServer:
                 if not self.held:
                     peer.go_on()
 
-    def joined(self, peer: Peer, descriptor: int) -> None:
-        """A connection was made."""
+    def joined(self, peer: Peer) -> None:
+        """A connection was made; it is closed if there are too many."""
         self._peers[peer] = None
-        self._crowds.add(peer, peer.address)
-        limits = bounds(self.methods.max_connections, self.methods.max_connections_per_peer, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        goes = self._crowds.one_too_many(peer, peer.address, limits)
-        for dismissed in {goes, peer} if descriptor >= limits.descriptors else {goes}:
-            if dismissed is not None:
-                self._dismissed += 1
-                self._crowds.remove(dismissed, dismissed.address)
-                dismissed.dismiss()
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = self.methods.max_connections if descriptors < 0 else min(self.methods.max_connections, descriptors // 2)
+        if len(self._peers) > most:
+            self._refused += 1
+            peer.close()
         if self.held:
             peer.attend()
 
     def left(self, peer: Peer) -> None:
         """A connection was lost."""
         self._peers.pop(peer, None)
-        self._crowds.remove(peer, peer.address)
 
     def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Run a stream handler in a thread of its own.
 
         Raises:
-            Refusal: too many streams are open, in total or for its address.
+            Refusal: too many streams are open.
         """
-        methods, address = self.methods, call.address
-        own = self._streams_of.get(address, {})
-        if len(own) >= methods.max_streams_per_peer:
-            text = f"{self._name}: more than {methods.max_streams_per_peer} streams from {address or 'the Unix socket'} at the same time"
-            raise Refusal(RESOURCE_EXHAUSTED, text)
-        if sum(map(len, self._streams_of.values())) >= methods.max_streams:
-            self._make_way(len(own))
+        if len(self._handlers) >= self.methods.max_streams:
+            raise Refusal(RESOURCE_EXHAUSTED, f"{self._name}: more than {self.methods.max_streams} streams at the same time")
         thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
         thread.start()
-        call.moved = self.now()
-        self._handlers[thread] = call
-        self._streams_of.setdefault(address, {})[call] = None
-
-    def _make_way(self, own: int) -> None:
-        """End a stream of the address with the most, for one that has ``own``: the stream that made no progress for the longest time.
-
-        Raises:
-            Refusal: no address has many more, or the handlers of ended streams do not return.
-        """
-        most = max(self._streams_of.values(), key=len)
-        text = f"{self._name}: more than {self.methods.max_streams} streams at the same time"
-        if len(most) < _MANY * (own + 1) or len(self._handlers) >= _MANY * self.methods.max_streams:
-            raise Refusal(RESOURCE_EXHAUSTED, text)
-        ended = min(most, key=lambda call: call.moved)
-        self._forget(ended)
-        ended.end_now(f"{text}, and this client has {len(most) + 1} of them")
+        self._handlers.add(thread)
 
     def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
         try:
@@ -283,17 +236,7 @@ class RpcServer:
             refusal = refusal_of(error)
             call.finish(refusal.status, refusal.text)
         finally:
-            self.call(self._stream_ended, threading.current_thread())
-
-    def _stream_ended(self, thread: threading.Thread) -> None:
-        self._forget(self._handlers.pop(thread))
-
-    def _forget(self, call: StreamCall) -> None:
-        """Stop counting a stream."""
-        streams = self._streams_of.get(call.address, {})
-        streams.pop(call, None)
-        if not streams:
-            self._streams_of.pop(call.address, None)
+            self.call(self._handlers.discard, threading.current_thread())
 
     def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
         """Answer a request from the pool; ``answered`` is called on the loop's thread."""
@@ -317,7 +260,6 @@ class RpcServer:
                 self._thread.join()
             if self._pool is not None:
                 self._pool.shutdown()
-            self.inflater.close()
 
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:

@@ -1,7 +1,7 @@
 """A connection that begins with TLS. Everything here runs on the loop's thread.
 
 Promises: it counts as a connection from its first moment, so the server's limits also hold for TLS's handshake. The handshake takes at most
-``FIRST_WORD`` seconds. A client's bytes are looked at only after the client is verified as the settings ask. The certificate shown is the
+``IDLE_SECONDS``. A client's bytes are looked at only after the client is verified as the settings ask. The certificate shown is the
 one in its file when the connection is made. A client that offers HTTP/1 in ALPN gets HTTP/1: curl and Prometheus offer both and want a
 page, which has no HTTP/2 here. gRPC's clients offer only HTTP/2.
 """
@@ -9,7 +9,7 @@ page, which has no HTTP/2 here. gRPC's clients offer only HTTP/2.
 import asyncio
 import logging
 
-from pyspark_tidb_binlog.binlog_source.rpc.peer import FIRST_WORD, LINGER, Peer, PeerServer
+from pyspark_tidb_binlog.binlog_source.rpc.peer import IDLE_SECONDS, LINGER, Peer, PeerServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.tls import H2, HTTP1, TlsSettings
 
@@ -35,7 +35,8 @@ class SecuredPeer(Peer):
         transport.pause_reading()
         self._bare = transport
         self._join(transport)
-        self._handshake = asyncio.get_running_loop().create_task(self._secure(transport))
+        if not transport.is_closing():
+            self._handshake = asyncio.get_running_loop().create_task(self._secure(transport))
 
     async def _secure(self, bare: asyncio.Transport) -> None:
         transport: asyncio.Transport | None = None
@@ -45,7 +46,7 @@ class SecuredPeer(Peer):
                 self,
                 self._tls.server(HTTP1, H2),
                 server_side=True,
-                ssl_handshake_timeout=FIRST_WORD,
+                ssl_handshake_timeout=IDLE_SECONDS,
                 ssl_shutdown_timeout=LINGER,
             )
         except ConnectionResetError:
@@ -75,17 +76,9 @@ class SecuredPeer(Peer):
         else:
             super().data_received(data)
 
-    def dismiss(self) -> None:
-        """Close to make room for another connection."""
-        self._abort_handshake()
-        super().dismiss()
-
     def close(self) -> None:
         """Close the connection; one that is not secured yet at once."""
-        self._abort_handshake()
-        super().close()
-
-    def _abort_handshake(self) -> None:
         if self._bare is not None:
             self._bare.abort()
             self._bare = None
+        super().close()

@@ -207,13 +207,6 @@ class Sender:
             stream.trailers = trailers if stream.started else HEAD + trailers
             self._drain(stream_id, stream)
 
-    def cut_off(self, stream_id: int, status: int, text: str) -> None:
-        """End a stream of answers at once: what is queued is dropped."""
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            stream.queue, stream.queued = None, 0
-            self.finish(stream_id, status, text)
-
     def queued(self, stream_id: int) -> int:
         """Bytes of a stream that the client's windows have not admitted yet."""
         stream = self._streams.get(stream_id)

@@ -22,8 +22,7 @@ from pyspark_tidb_binlog.binlog_source.pump import reading
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
-from pyspark_tidb_binlog.binlog_source.rpc import rpc_server
-from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.emulator import rehearsal
@@ -277,7 +276,7 @@ def most_memory(pump):
 
 
 @pytest.mark.parametrize("delivery", [b"sorted", b"raw"])
-def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
+def test_many_pulls_that_nobody_reads_hold_few_huge_binlogs(tmp_path, delivery):
     size = 20 << 20
     with PumpProcess(config(tmp_path)) as pump:
         huge_binlog(pump, 10, size)
@@ -286,48 +285,20 @@ def test_many_pulls_that_nobody_reads_hold_one_huge_binlog(tmp_path, delivery):
         with socket.create_connection(pump.address.split(":")) as silent:
             silent.sendall(frames_of_pulls(16, delivery))
             time.sleep(2)
-            assert most_memory(pump) < before + 6 * size
+            assert most_memory(pump) < before + 14 * size, "three of the sixteen are held at a time"
         with Pull(pump.address) as pull:
             assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
 
 
-def test_a_pull_that_holds_a_huge_binlog_and_reads_nothing_makes_room(tmp_path, monkeypatch):
+def test_pulls_that_hold_huge_binlogs_and_read_nothing_stop_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "STALL", 0.5)
-    monkeypatch.setattr(rpc_server, "LOOK", 0.1)
     pump = EmbeddedPump(config(tmp_path)).start()
     try:
-        huge_binlog(pump, 10, 20 << 20)
+        huge_binlog(pump, 10, 40 << 20)
         with socket.create_connection(pump.address.split(":")) as silent:
             silent.sendall(frames_of_pulls(3, b"sorted"))
             time.sleep(0.5)
             with Pull(pump.address) as pull:
-                assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
-            silent.settimeout(20)
-            said = b""
-            while b"other pulls wait" not in said:
-                said += silent.recv(1 << 20)
-    finally:
-        pump.stop()
-
-
-def test_a_slow_reader_of_a_huge_binlog_is_not_ended_while_others_wait(tmp_path, monkeypatch):
-    """With a window as wide as can be all of it waits in the socket's buffer: what leaves from there is progress too."""
-    monkeypatch.setattr(reading, "STALL", 0.5)
-    monkeypatch.setattr(rpc_server, "LOOK", 0.1)
-    pump = EmbeddedPump(config(tmp_path)).start()
-    try:
-        size = 20 << 20
-        huge_binlog(pump, 10, size)
-        with socket.create_connection(pump.address.split(":")) as slow:
-            slow.sendall(frames_of_pulls(1, b"sorted") + b"".join(frame(WINDOW_UPDATE, 0, n, struct.pack(">I", 1 << 30)) for n in (0, 1)))
-            got = len(slow.recv(1000))
-            with Pull(pump.address) as pull:
-                slow.settimeout(20)
-                while got < size:
-                    came = len(slow.recv(100 << 10))
-                    assert came
-                    got += came
-                    time.sleep(came / (8 << 20))
                 assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
     finally:
         pump.stop()

@@ -8,9 +8,9 @@ import h2.events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from tests.support.examples import examples
 
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/Write"), (b":authority", b"p"), (b"te", b"trailers")]
@@ -54,14 +54,14 @@ class Upload:
 
 @examples(40)
 @given(st.lists(SIZES, min_size=1, max_size=8), st.lists(SIZES, min_size=1, max_size=4), st.integers(1_000, 70_000))
-def test_every_request_arrives_whole_within_the_budget(first, second, chunk):
-    budget = Budget(CAPACITY)
-    uploads = [Upload(sizes, Connection(budget=budget)) for sizes in (first, second)]
+def test_every_request_arrives_whole_within_the_memory(first, second, chunk):
+    memory = RequestMemory(CAPACITY)
+    uploads = [Upload(sizes, Connection(memory=memory)) for sizes in (first, second)]
     while any([upload.step(chunk) for upload in uploads]):
-        assert budget.held <= CAPACITY + 12 * 65_535
+        assert memory.held <= max(CAPACITY, 1_500_005)
     for upload, sizes in zip(uploads, (first, second), strict=True):
         assert not upload.unsent
         assert upload.answered == {
             2 * n + 1: struct.pack(">I", size + 5) + (bytes((n,)) if size else b"\0") for n, size in enumerate(sizes)
         }
-    assert budget.held == 0 and not budget.waiting
+    assert memory.held == 0 and not memory._waiting

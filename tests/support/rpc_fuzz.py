@@ -17,8 +17,8 @@ import grpc
 import h2.config
 import h2.connection
 
+from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
-from pyspark_tidb_binlog.binlog_source.rpc import unfinished_request as request_module
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
@@ -26,7 +26,6 @@ from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
 
 CAPACITY = 4 << 20
-READ = 256 << 10
 GROWTH = 200 << 20
 """Bytes that a process may grow by: allocators keep what they had at the worst moment."""
 PATIENCE = 60
@@ -66,14 +65,14 @@ class Fuzz:
             call.send([call.message[:100]] * 50)
 
         unary, stream = {b"/t/Write": write}, {b"/t/Down": down}
-        limits = {"max_request": 1 << 20, "max_unfinished": CAPACITY, "max_streams": 32, "max_streams_per_peer": 32}
+        limits = {"max_request": 1 << 20, "request_memory": CAPACITY, "max_streams": 32}
         self.front.serve(Methods(unary=unary, stream=stream, **limits))
 
     def run(self, seconds: float) -> None:
         """Fire for so long."""
         errors = Errors()
-        patience, look = request_module.PATIENCE, front_module.LOOK
-        request_module.PATIENCE, front_module.LOOK = 0.5, 0.1
+        patience, look = peer_module.IDLE_SECONDS, front_module.LOOK
+        peer_module.IDLE_SECONDS, front_module.LOOK = 0.5, 0.1
         loggers = logging.getLogger(), logging.getLogger("pyspark_tidb_binlog.binlog_source.rpc")
         for logger in loggers:
             logger.addHandler(errors)
@@ -85,20 +84,20 @@ class Fuzz:
             while time.monotonic() < end or not self.sessions:
                 for _ in range(50):
                     self._session()
-                    held = self.front.budget.held
-                    assert held <= CAPACITY + READ, held
+                    held = self.front.memory.held
+                    assert held <= CAPACITY, held
                 self._good_client()
                 memory = memory or _resident()
                 assert not errors.found, errors.found
             assert _resident() - memory < GROWTH
             eventually(lambda: not self.front._peers and not self.front._handlers, seconds=PATIENCE)
-            budget = self.front.budget
-            assert budget.held == 0 and not budget.waiting and budget._huge is None
+            memory_of_requests = self.front.memory
+            assert memory_of_requests.held == 0 and not memory_of_requests._waiting
             # the front's pool, and gRPC's own
             eventually(lambda: threading.active_count() <= threads + 8, seconds=PATIENCE, seen=threading.active_count)
         finally:
             self.front.stop(0)
-            request_module.PATIENCE, front_module.LOOK = patience, look
+            peer_module.IDLE_SECONDS, front_module.LOOK = patience, look
             loggers[1].propagate = True
             for logger in loggers:
                 logger.removeHandler(errors)

@@ -1,16 +1,12 @@
 """The front with clients that do nothing wrong: calls, large and many, gzip, texts and metadata; and handlers that fail."""
 
-import queue
-import threading
 import time
 
 import grpc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc import http2
-from pyspark_tidb_binlog.binlog_source.rpc import inflater as inflater_module
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, inflated, message_of
-from tests.support.eventually import eventually
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
 from tests.support.rpc_front import MIB, PATIENCE, UNLIMITED, Raw, Server, streaming, unary
 
 pytestmark = pytest.mark.grpc
@@ -71,61 +67,6 @@ def test_gzip_both_ways(server, size):
         assert unary(channel, "Write")(body) == b"" and server.messages.get_nowait() == body
         call = streaming(channel, "Down")(b"300 1000", timeout=PATIENCE)
         assert [answer.split(b" ")[0] for answer in call] == [b"%d" % n for n in range(300)]
-
-
-def inflating(server):
-    """How many calls wait for their message."""
-    return sum(len(peer._inflations) for peer in list(server.front._peers))
-
-
-def test_what_is_inflated_holds_up_nobody_and_is_in_the_budget(monkeypatch):
-    """A few bytes may become 2 GiB: neither on the loop's thread, nor more of them than the server has memory for."""
-    go_on, begun = threading.Event(), queue.Queue()
-
-    def slowly(packed, limit, wanted):
-        begun.put(len(packed))
-        assert go_on.wait(PATIENCE)
-        return inflated(packed, limit, wanted)
-
-    monkeypatch.setattr(inflater_module, "inflated", slowly)
-    server = Server(max_request=8 * MIB, max_unfinished=4 * MIB)
-    try:
-        with grpc.insecure_channel(server.address, options=UNLIMITED, compression=grpc.Compression.Gzip) as packing:
-            writes = [unary(packing, "Write").future(bytes((n,)) * ((n + 1) * MIB), timeout=PATIENCE) for n in range(6)]
-            left = unary(packing, "Write").future(b"l" * MIB)
-            down = streaming(packing, "Down")(b"3".ljust(MIB) + b"10", timeout=PATIENCE)
-            begun.get(timeout=PATIENCE)
-            eventually(lambda: inflating(server) == 8)
-            left.cancel()
-            eventually(lambda: inflating(server) == 7)
-            with grpc.insecure_channel(server.address, options=UNLIMITED) as plain:
-                assert unary(plain, "Write")(b"others go on", timeout=PATIENCE) == b""
-                assert server.messages.get_nowait() == b"others go on"
-            assert server.front.budget.held <= 2 * MIB
-            go_on.set()
-            assert [write.result(PATIENCE) for write in writes] == [b""] * 6
-            assert len(list(down)) == 3
-            with pytest.raises(grpc.RpcError) as error:
-                unary(packing, "Write")(b"x" * (9 * MIB), timeout=PATIENCE)
-            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            with pytest.raises(grpc.RpcError, match="nothing of the kind"):
-                unary(packing, "Refuse")(b"nothing of the kind".ljust(MIB), timeout=PATIENCE)
-        assert sorted(map(len, server.messages.queue)) == [n * MIB for n in range(1, 7)]
-        eventually(lambda: not server.front.budget.held and not server.front.budget.waiting)
-    finally:
-        go_on.set()
-        server.front.stop(0)
-
-
-def test_inflated_calls_wait_while_it_holds(server):
-    """What is inflated meanwhile must not pass by the bound on what waits for the disk."""
-    server.front.methods.unary[b"/t/Full"] = lambda data, call: (server.messages.put(data), server.front.hold(True))
-    with grpc.insecure_channel(server.address, options=UNLIMITED, compression=grpc.Compression.Gzip) as packing:
-        waiting = [unary(packing, "Full").future(bytes((n,)) * MIB) for n in range(3)]
-        for seen in (1, 2, 3):
-            eventually(lambda seen=seen: server.messages.qsize() == seen and server.front.held)
-            server.front.call(server.front.hold, False)
-        assert not any(call.done() for call in waiting)
 
 
 def test_who_asks_in_gzip_is_answered_in_gzip(server):

@@ -5,14 +5,13 @@ from typing import NamedTuple
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.budget import Budget
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import HeaderReader, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import CALM, Connection
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
 from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
+from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from pyspark_tidb_binlog.binlog_source.rpc.sender import HEAD, percent
-from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import FIRST_WINDOW, PATIENCE, SILENCE, SLOWEST
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -115,7 +114,7 @@ def test_the_servers_first_words():
     connection = Connection()
     first, second = sent(connection)
     limits = dict(struct.iter_unpack(">HI", first.payload))
-    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and limits[INITIAL_WINDOW] == FIRST_WINDOW
+    assert first.kind == SETTINGS and limits[MAX_FRAME] == 1 << 16 and INITIAL_WINDOW not in limits
     assert second == (WINDOW_UPDATE, 0, 0, word(limits[MAX_STREAMS] * WINDOW - WINDOW))
 
 
@@ -150,7 +149,7 @@ def test_the_connections_window_is_refilled_long_before_it_is_used_up():
 def test_padding_is_not_kept():
     connection = opened()
     connection.receive(frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, PADDED, 1, b"\x09" + message(b"x" * 985, 2000) + b"\0" * 9))
-    assert sent(connection) == [(WINDOW_UPDATE, 0, 1, word(10))] and connection.share.held == 990
+    assert sent(connection) == [(WINDOW_UPDATE, 0, 1, word(10))]
 
 
 def test_what_comes_for_a_call_that_is_over_is_passed_over():
@@ -472,91 +471,29 @@ def test_a_long_text_is_cut_between_characters(text):
     assert text.startswith(bytes.fromhex(said.replace(b"%", b"").decode()).decode() if b"%" in said else said.decode())
 
 
-# Requests that are granted memory.
-
-MIB = 1 << 20
+# Requests that are larger than a stream's first window.
 
 
-def announced(*sizes, budget=None):
-    """A connection whose client says that it will send bodies of these sizes, and the ids of their streams."""
-    connection = Connection(budget=budget)
-    connection.receive(PREFACE + settings())
-    ids = range(1, 2 * len(sizes), 2)
-    for stream_id, size in zip(ids, sizes, strict=True):
-        connection.receive(frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, 0, stream_id, message(b"", size)))
-    return connection, ids
+def test_a_large_request_waits_for_memory_and_then_for_nothing():
+    memory = RequestMemory(150_000)
+    connection, other = Connection(memory=memory), Connection(memory=memory)
+    for one in (connection, other):
+        one.receive(PREFACE + settings() + frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, message(b"", 100_000)))
+    assert not other.awaits and connection.awaits and memory.held == 100_005
+    assert sent(connection)[-1] == (WINDOW_UPDATE, 0, 1, word(100_005 - WINDOW))
+    assert sent(other)[-1].stream_id == 0, "no more than its first window"
+    (call,) = connection.receive(b"".join(frame(DATA, 0, 1, b"x" * 50_000) for _ in range(2)) + frame(DATA, END_STREAM, 1, b""))
+    assert len(call.body) == 100_005 and memory.held == 100_005 and other.awaits
+    assert sent(other) == [(WINDOW_UPDATE, 0, 1, word(100_005 - WINDOW))]
+    other.receive(frame(RST_STREAM, 0, 1, word(8)))
+    assert memory.held == 0
 
 
-def more(connection, stream_id, size):
-    for _ in range(0, size, 1 << 16):
-        connection.receive(frame(DATA, 0, stream_id, b"x" * (1 << 16)))
-
-
-def refused(connection):
-    return {f.stream_id: f.payload for f in sent(connection) if f.kind == HEADERS}
-
-
-@pytest.mark.parametrize("size", [2000 * MIB, 20 * MIB])
-def test_patience_follows_what_comes_and_not_what_was_announced(size):
-    connection, (one,) = announced(size)
-    connection.expire(0.0)
-    connection.expire(SILENCE)
-    assert not refused(connection)
-    connection.expire(SILENCE + 1)
-    assert b"no byte of it was received for 10 s" in refused(connection)[one] and connection.share.held == 0
-
-
-def test_a_large_request_that_goes_on_may_take_long():
-    connection, (one,) = announced(2000 * MIB)
-    for now in range(1000):
-        more(connection, one, SLOWEST)
-        connection.expire(float(now))
-        assert not refused(connection)
-
-
-def test_a_large_request_that_drips_ends():
-    connection, (one,) = announced(2000 * MIB)
-    more(connection, one, 100 * MIB)
-    for now in range(int(2 * PATIENCE)):
-        more(connection, one, 1)
-        connection.expire(float(now))
-    assert b"the request is not complete after 30 s" in refused(connection)[one]
-
-
-def test_a_client_that_knows_the_first_window_keeps_to_it():
-    connection, (_, small, large) = announced(100_000, FIRST_WINDOW - 5, 100_000, budget=Budget(1000))
-    connection.receive(frame(SETTINGS, ACK, 0, b""))
-    assert len(connection.share.grants) == 1, "there is one place for huge requests"
-    connection.output()
-    connection.receive(frame(DATA, END_STREAM, small, b"x" * (FIRST_WINDOW - 5)) + frame(DATA, 0, large, b"x" * (FIRST_WINDOW - 5)))
-    assert connection.share.held == 5 + FIRST_WINDOW
-    connection.receive(frame(DATA, 0, large, b"x"))
-    assert [(f.kind, f.stream_id, f.payload) for f in sent(connection)] == [(RST_STREAM, large, word(3))]
-
-
-def test_a_client_that_has_not_heard_of_the_first_window_may_send_as_much_as_http2_says():
-    connection, (one,) = announced(100_000)
-    (opening,) = (f for f in sent(connection) if f.kind == WINDOW_UPDATE and f.stream_id == one)
-    assert opening.payload == word(100_005 - FIRST_WINDOW)
-    connection.receive(frame(DATA, 0, one, b"x" * 60_000) + frame(SETTINGS, ACK, 0, b""))
-    events = connection.receive(frame(DATA, END_STREAM, one, b"x" * 40_000))
-    assert [len(event.body) for event in events] == [100_005] and connection.share.held == 0
-
-
-def test_the_last_of_those_that_wait_makes_room():
-    connection, (first, second, third) = announced(*[20_000] * 3, budget=Budget(1000))
-    other, (small,) = announced(2000)
-    assert not other.make_room()
-    connection.output()
-    assert connection.share.excused == connection.share.counted == 15
-    assert connection.make_room() and b"too many requests wait for memory" in refused(connection)[third]
-    assert connection.make_room() and list(refused(connection)) == [second]
-    assert connection.share.held == 5 and connection.share.idle == 0
-
-
-def test_while_we_do_not_listen_nobody_is_silent():
-    connection, _ = announced(2000 * MIB)
-    for now in range(100):
-        connection.excuse()
-        connection.expire(float(now))
-    assert not refused(connection)
+@pytest.mark.parametrize("end", [lambda c: c.close(), lambda c: c.receive(frame(RST_STREAM, 0, 1, word(8)))])
+def test_a_request_that_is_abandoned_gives_its_memory_back(end):
+    memory = RequestMemory()
+    connection = Connection(memory=memory)
+    connection.receive(PREFACE + settings() + frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, message(b"", 100_000)))
+    assert memory.held == 100_005
+    end(connection)
+    assert memory.held == 0 and not connection.awaits

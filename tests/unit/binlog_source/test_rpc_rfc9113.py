@@ -233,4 +233,4 @@ def test_many_small_parts_do_not_hold_more_than_their_bytes():
     for byte in message(40_000):
         connection.receive(frame(DATA, 0, 1, bytes((byte,))))
     (request,) = connection._receiver._requests.values()
-    assert len(request.parts) == 1 and connection.share.held == 40_000
+    assert len(request.parts) == 1 and request.size == 40_000
