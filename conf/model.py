@@ -232,7 +232,7 @@ class ApplyConfig:
     )
     lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600")
     lake_interval: float = ours(1.0, "seconds from a batch of a lake to the next one, at least: each leaves two files; 0 = none")
-    mirror_interval: float = ours(30.0, "seconds between moments of a lake; 0 = as soon as there are changes")
+    mirror_interval: float = ours(60.0, "seconds between moments of a lake; 0 = as soon as there are changes")
     reload_interval: float = ours(
         3600.0,
         "a table that a lake sets aside is loaded from spark.upstream: at once, then after so many seconds, then after twice as many, …; 0 = never by itself",
