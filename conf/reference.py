@@ -163,7 +163,7 @@ def _comment(text: str) -> list[str]:
 _PREFACE = """\
 # Settings
 
-Generated from `conf/model.py` by `make settings`; `drainer --help` and `pump --help` show the same.
+Generated from `conf/model.py` by `make settings`; `drainer --help-all` and `pump --help-all` show the same.
 
 - **Files.** A `drainer.toml` or `pump.toml` of TiDB Binlog is read as it is; keys in any case. What only this project has is in `[spark]`. An
   unknown key is an error that names the nearest one.

@@ -41,6 +41,13 @@ _OTHERWISE = "otherwise "
 SWITCH = "[=BOOL]"
 """The shown value of a switch, which needs no value."""
 
+_FIRST = {
+    DrainerConfig: "pd-urls addr data-dir initial-commit-ts syncer.db-type syncer.to.host syncer.to.port syncer.to.user syncer.to.dir "
+    "syncer.replicate-do-db log-file",
+    PumpConfig: "pd-urls spark.registry addr advertise-addr socket node-id data-dir gc log-file",
+}
+"""The settings that ``--help`` lists; ``--help-all`` lists each."""
+
 C = typing.TypeVar("C", DrainerConfig, PumpConfig)
 
 
@@ -136,6 +143,11 @@ class JobParser(argparse.ArgumentParser):
     A wrong command line raises a ``ConfigError`` of one line; the usage is not printed.
     """
 
+    def __init__(self, **given: typing.Any) -> None:
+        super().__init__(**given)
+        self.hidden: dict[argparse.Action, str] = {}
+        """The lines of options that only ``--help-all`` lists."""
+
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options in ``argv``.
 
@@ -182,9 +194,11 @@ class JobParser(argparse.ArgumentParser):
         near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
         if near:
             return ConfigError(f"unknown flag {flag}; did you mean {near}?")
-        # a usage of its own is that of a parser with too many flags to list
+        # A usage of its own is that of a parser with too many flags to list.
         own = ", ".join(action.option_strings[-1] for action in self._actions if action.option_strings) if self.usage is None else ""
-        return ConfigError(f"{self.prog} has no flag {flag}; " + (f"its flags: {own}" if own else f"{self.prog} --help lists its flags"))
+        return ConfigError(
+            f"{self.prog} has no flag {flag}; " + (f"its flags: {own}" if own else f"{self.prog} --help-all lists its flags")
+        )
 
 
 def parser(job: str, description: str, commands: Mapping[str, str] | None = None) -> JobParser:
@@ -209,15 +223,13 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
 def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
     """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
-    ``otherwise``: by path, the defaults of this job that are not the model's. Its help lists only these settings, and where all are.
+    ``otherwise``: by path, the defaults of this job that are not the model's. Then ``--help`` lists these settings, else ``_FIRST``.
     """
     # not the list of all flags, which is what follows
     to.usage = " ".join([to.prog, *(str(action.metavar) for action in to._get_positional_actions()), "[FLAG ...]"])
     to.add_argument("--config", type=lambda text: Path(text) if text else None, metavar="FILE", help="settings file in TOML")
-    where = f"those that `{PROGRAM} drainer --help` lists, too; " if otherwise else ""
-    group = to.add_argument_group(
-        "settings", f"{where}a flag wins over the environment and the file; one dash or two; a switch needs no value"
-    )
+    to.add_argument("--help-all", action=_PrintAll, nargs=0, help="show each setting")
+    group = to.add_argument_group("settings", "a flag wins over the environment and the file; one dash or two; a switch needs no value")
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
@@ -230,8 +242,9 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
             flags[f"--{setting.name}"] = None
         metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
-        listed = shown if setting.path in otherwise or not otherwise else argparse.SUPPRESS
-        group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=listed)
+        added = group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
+        if setting.path not in (otherwise or _FIRST[model].split()):
+            to.hidden[added], added.help = shown, argparse.SUPPRESS
 
 
 def add_switch(to: JobParser, *flags: str, what: str) -> None:
@@ -272,6 +285,17 @@ class _PrintVersion(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"Release Version: {VERSION}", f"Python Version: {platform.python_version()}", sep="\n")
+        parser.exit()
+
+
+class _PrintAll(argparse.Action):
+    """``--help-all``: ``--help`` with each setting."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        assert isinstance(parser, JobParser)
+        for action, line in parser.hidden.items():
+            action.help = line
+        parser.print_help()
         parser.exit()
 
 

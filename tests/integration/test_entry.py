@@ -96,7 +96,7 @@ def test_c_after_the_job_is_the_jobs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
-        "error: spark-submit.sh pump has no flag -c; spark-submit.sh pump --help lists its flags\n",
+        "error: spark-submit.sh pump has no flag -c; spark-submit.sh pump --help-all lists its flags\n",
     )
     assert "-c needs a value" in run("-c", log=tmp_path).stderr
 

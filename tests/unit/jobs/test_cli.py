@@ -223,7 +223,9 @@ def test_version_and_help_end_well(flag: str, capsys: pytest.CaptureFixture[str]
 def test_help_has_a_line_for_every_setting(model: type[DrainerConfig] | type[PumpConfig], capsys: pytest.CaptureFixture[str]) -> None:
     parser = cli.parser("x", "")
     cli.add_settings(parser, model)
-    shown = " ".join(parser.format_help().split())
+    with pytest.raises(SystemExit):
+        parser.parsed(["-help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
     for setting in settings_of(model):
         assert f"--{setting.path}" in shown
         assert setting.help and "\n" not in setting.help and setting.help[1:].split(" ")[-1] in shown

@@ -56,12 +56,11 @@ def test_every_job_is_looked_at() -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_flag_has_its_line(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     parser = parser_of(command, monkeypatch)
+    for action, line in parser.hidden.items():
+        action.help = line
     page = parser.format_help()
-    elsewhere = {*parser_of(("drainer",), monkeypatch)._option_string_actions} if "drainer --help" in page else set()
     for action in parser._actions:
         name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
-        if action.help == argparse.SUPPRESS and name in elsewhere:
-            continue
         assert action.help and action.help != argparse.SUPPRESS, f"{name} has no line"
         assert name in page and " ".join(action.help.replace("%%", "%").split())[:20] in " ".join(page.split()), name
         if action.option_strings and action.nargs != 0:
@@ -70,10 +69,10 @@ def test_every_flag_has_its_line(command: tuple[str, ...], monkeypatch: pytest.M
     assert re.match(rf"usage: spark-submit\.sh (?:{'|'.join((command[0], 'drainer'))})\b", page)
 
 
-@pytest.mark.parametrize("command", [("demo",), ("rehearse",), ("playground",)], ids=" ".join)
-def test_the_help_of_what_is_tried_first_fits_a_screen(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_help_fits_a_screen(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    assert len(parser_of(command, monkeypatch).format_help().splitlines()) <= 36
+    assert len(parser_of(command, monkeypatch).format_help().splitlines()) <= 70
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -88,7 +87,7 @@ def test_an_unknown_flag_is_one_line_with_the_nearest(command: tuple[str, ...], 
             parser.parsed([f"--{wrong}=1"])
         text = str(refused.value)
         assert "\n" not in text and text.startswith(f"unknown flag --{wrong}; did you mean --"), text
-    with pytest.raises(ConfigError, match="has no flag --qqqqqqqq; (.* --help lists )?its flags"):
+    with pytest.raises(ConfigError, match="has no flag --qqqqqqqq; (.* --help-all lists )?its flags"):
         parser.parsed(["--qqqqqqqq"])
 
 
@@ -101,7 +100,7 @@ def test_an_unknown_flag_is_one_line_with_the_nearest(command: tuple[str, ...], 
         (("ctl", "findings", "-limit", "x"), "argument -limit/--limit: invalid int value: 'x'; spark-submit.sh ctl findings --help lists the options"),
         (("ctl", "status", "-limit", "3"), "spark-submit.sh ctl status has no flag -limit; its flags: --help, --version, --node-id, --addr, --json, "),
         (("ctl", "findings", "-registry", "x"), "spark-submit.sh ctl findings has no flag -registry; its flags: --help, --version, --config, --limit"),
-        (("drainer", "-qqqqqqqq"), "spark-submit.sh drainer has no flag -qqqqqqqq; spark-submit.sh drainer --help lists its flags"),
+        (("drainer", "-qqqqqqqq"), "spark-submit.sh drainer has no flag -qqqqqqqq; spark-submit.sh drainer --help-all lists its flags"),
         (("ctl", "status", "--watch"), "status --watch needs a terminal, without -json"),
         (("demo", "--progress", "xml"), "argument --progress: invalid choice: 'xml'"),
         (("demo", "--rate=0"), "--rate 0: it must be above 0"),
@@ -122,7 +121,7 @@ def test_what_is_wrong_is_one_line(command: tuple[str, ...], words: str) -> None
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != ("pump", "settle")], ids=" ".join)
 def test_every_switch_takes_a_value(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     parser = parser_of(command, monkeypatch)
-    without = [a.dest for a in parser._actions if a.nargs == 0 and a.dest not in ("help", "version")]
+    without = [a.dest for a in parser._actions if a.nargs == 0 and a.dest not in ("help", "help_all", "version")]
     assert without == []
 
 
