@@ -3,7 +3,8 @@
     python -m benchmarks.bench_pump [--repeat 3] [--seconds 3] [--log-gb 1] [--case tests/golden/bench] [--parts 2,3,5,6]
 
 1. the disk: appends of one binlog with fdatasync, and of 1 MiB groups with fdatasync
-2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients: Pump, and a grpcio server that answers and stores nothing; alternately
+2. WriteBinlog (fdatasync on), 200 bytes at 1, 16 and 64 clients, and as TiDB calls, 64 calls in flight on one connection: Pump, and a grpcio
+   server that answers and stores nothing; alternately
 3. WriteBinlog, 100 KB at 1 and 16 clients, compared to the disk's append limit
 4. PullBinlogs of what 3 wrote, and of small binlogs, sorted and raw, one message per binlog (real Drainer) and batched (our source)
 5. memory while the log grows; opening it again with its index and without
@@ -99,15 +100,17 @@ def small_writes(scratch: Path, repeat: int, seconds: float) -> None:
     """Calls a second, compared to the bare server."""
     print(f"\n2. WriteBinlog, {_SMALL} bytes, calls/s (p50/p99 ms)")
     with _pump(scratch / "small") as pump, _bare() as bare:
-        for clients in (1, 16, 64):
+        for clients, in_flight in ((1, 1), (16, 1), (64, 1), (1, 64)):
             ours, theirs = _by_turns(
                 repeat,
-                lambda n=clients: _load(pump.address, n, _SMALL, seconds),
-                lambda n=clients: _load(bare.address, n, _SMALL, seconds),
+                lambda n=clients, m=in_flight: _load(pump.address, n, _SMALL, seconds, m),
+                lambda n=clients, m=in_flight: _load(bare.address, n, _SMALL, seconds, m),
             )
             rate, limit = (statistics.median(run["calls"] / run["seconds"] for run in runs) for runs in (ours, theirs))
             tail = f"{statistics.median(r['p50'] for r in ours):.2f}/{statistics.median(r['p99'] for r in ours):.2f}"
-            print(f"   {clients:3} clients: {rate:9,.0f} ({tail})   bare grpcio {limit:9,.0f}   ratio {rate / limit:5.2f}")
+            print(
+                f"   {clients:3} clients, {in_flight:2} calls each: {rate:9,.0f} ({tail})   bare grpcio {limit:9,.0f}   ratio {rate / limit:5.2f}"
+            )
         print(f"   the Pump's memory: {_peak(pump):.0f} MB at most")
         _pulls(pump, "small binlogs", repeat)
     shutil.rmtree(scratch / "small")
@@ -220,8 +223,8 @@ def _end(address: str, delivery: str, cluster_id: int = _CLUSTER) -> tuple[int, 
     return end
 
 
-def _load(address: str, clients: int, size: int, seconds: float) -> dict[str, float]:
-    flags = [f"--clients={clients}", f"--size={size}", f"--seconds={seconds}", f"--first-ts={time.time_ns()}"]
+def _load(address: str, clients: int, size: int, seconds: float, in_flight: int = 1) -> dict[str, float]:
+    flags = [f"--clients={clients}", f"--in-flight={in_flight}", f"--size={size}", f"--seconds={seconds}", f"--first-ts={time.time_ns()}"]
     ran = subprocess.run([sys.executable, "-m", "benchmarks.pump_load", address, *flags], capture_output=True, check=True, cwd=_ROOT)
     outcome: dict[str, float] = json.loads(ran.stdout)
     if outcome["failed"]:

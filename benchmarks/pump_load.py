@@ -1,9 +1,9 @@
-"""A cheap load generator for WriteBinlog servers: N connections with one call in flight on each, from one process without gRPC.
+"""A cheap load generator for WriteBinlog servers: N connections with M calls in flight on each, from one process without gRPC.
 
 A Python gRPC client needs more time for a call than the server, so a benchmark would measure the client. This generator implements just enough HTTP/2:
 fixed header blocks, flow control, pings. It works with any server; ``bench_pump`` also runs it against a bare grpcio server.
 
-    python -m benchmarks.pump_load HOST:PORT --cluster-id 7 --clients 64 --size 200 --seconds 5 [--first-ts TS]
+    python -m benchmarks.pump_load HOST:PORT --cluster-id 7 --clients 64 --in-flight 1 --size 200 --seconds 5 [--first-ts TS]
 
 Prints one JSON object: calls, seconds, failed, p50 and p99 in ms, megabytes. Each client writes transactions: a Prewrite, then its Commit.
 """
@@ -35,49 +35,61 @@ _HEADER_BLOCK = literal(
 )  # fmt: skip
 
 
+class _Call:
+    """One call in flight."""
+
+    __slots__ = ("begun", "unsent", "window")
+
+    def __init__(self, body: bytes, window: int) -> None:
+        self.begun = time.perf_counter()
+        self.unsent = memoryview(body)
+        self.window = window
+
+
 class Client:
-    """One connection with at most one call in flight."""
+    """One connection."""
 
     def __init__(self, address: str, payloads: Iterator[bytes]) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._payloads = payloads
-        self._stream_id = -1
-        self._window = self._stream_window = self._initial = 65_535
-        self._unsent = memoryview(b"")
+        self._last_id = -1
+        self._window = self._initial = 65_535
+        self._calls: dict[int, _Call] = {}
+        self._unsent: dict[int, _Call] = {}
         self._out = bytearray(
             PREFACE
             + _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, _WIDE))
             + _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _WIDE - 65_535))
         )
         self._rest = b""
-        self.begun = 0.0
         self.failed = 0
         self.sent_bytes = self.calls = 0
 
     def begin(self) -> None:
-        """Send the next request."""
+        """Begin the next call; ``send`` sends its request."""
         payload = next(self._payloads)
-        self._stream_id += 2
-        self._stream_window = self._initial
-        self._out += _frame(_HEADERS, 0x4, self._stream_id, _HEADER_BLOCK)
-        self._unsent = memoryview(b"\x00" + struct.pack(">I", len(payload)) + payload)
-        self.begun = time.perf_counter()
+        self._last_id += 2
+        call = _Call(b"\x00" + struct.pack(">I", len(payload)) + payload, self._initial)
+        self._calls[self._last_id] = self._unsent[self._last_id] = call
+        self._out += _frame(_HEADERS, 0x4, self._last_id, _HEADER_BLOCK)
         self.sent_bytes += len(payload)
         self.calls += 1
-        self.send()
 
     def send(self) -> bool:
         """Send what windows and socket accept; returns whether something is left for the socket."""
-        while self._unsent:
-            room = min(_CHUNK, self._window, self._stream_window, len(self._unsent))
-            if room <= 0:
-                break
-            self._window -= room
-            self._stream_window -= room
-            chunk, self._unsent = self._unsent[:room], self._unsent[room:]
-            self._out += _frame(_DATA, 0 if self._unsent else 0x1, self._stream_id, chunk)
+        for stream_id, call in list(self._unsent.items()):
+            while call.unsent:
+                room = min(_CHUNK, self._window, call.window, len(call.unsent))
+                if room <= 0:
+                    break
+                self._window -= room
+                call.window -= room
+                chunk, call.unsent = call.unsent[:room], call.unsent[room:]
+                self._out += _frame(_DATA, 0 if call.unsent else 0x1, stream_id, chunk)
+            else:
+                del self._unsent[stream_id]
         if self._out:
             try:
                 del self._out[: self.socket.send(self._out)]
@@ -85,18 +97,20 @@ class Client:
                 pass
         return bool(self._out)
 
-    def receive(self) -> bool:
-        """Process what has arrived; returns whether the call in flight has ended."""
+    def receive(self) -> list[float]:
+        """Process what has arrived; returns when the calls that have ended were begun."""
         data = self._rest + self.socket.recv(1 << 18)
         if data == self._rest:
             raise ConnectionError("the server closed the connection")
-        at, ended = 0, False
+        at = 0
+        ended: list[float] = []
         while len(data) - at >= 9:
             word, flags, stream_id = _FRAME.unpack_from(data, at)
             end = at + 9 + (word >> 8)
             if end > len(data):
                 break
-            ended = self._frame(word & 0xFF, flags, stream_id, data[at + 9 : end]) or ended
+            if self._frame(word & 0xFF, flags, stream_id, data[at + 9 : end]):
+                ended.append(self._calls.pop(stream_id).begun)
             at = end
         self._rest = data[at:]
         return ended
@@ -108,14 +122,15 @@ class Client:
             return True
         if kind == _WINDOW_UPDATE:
             (more,) = struct.unpack(">I", payload)
-            if stream_id:
-                self._stream_window += more
-            else:
+            if not stream_id:
                 self._window += more
+            elif stream_id in self._calls:
+                self._calls[stream_id].window += more
         elif kind == _SETTINGS and not flags & 0x1:
             for name, value in struct.iter_unpack(">HI", payload):
                 if name == 4:
-                    self._stream_window += value - self._initial
+                    for call in self._calls.values():
+                        call.window += value - self._initial
                     self._initial = value
             self._out += _frame(_SETTINGS, 0x1, 0, b"")
         elif kind == _PING and not flags & 0x1:
@@ -142,7 +157,7 @@ def requests(cluster_id: int, size: int, next_ts: Callable[[], int]) -> Iterator
         yield pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=commit.SerializeToString()).SerializeToString()
 
 
-def run(address: str, cluster_id: int, clients: int, size: int, seconds: float, first_ts: int) -> dict[str, float]:
+def run(address: str, cluster_id: int, clients: int, in_flight: int, size: int, seconds: float, first_ts: int) -> dict[str, float]:
     """Load the server for ``seconds``."""
     counter = itertools.count(first_ts)
     everyone = [Client(address, requests(cluster_id, size, lambda: next(counter))) for _ in range(clients)]
@@ -150,24 +165,25 @@ def run(address: str, cluster_id: int, clients: int, size: int, seconds: float, 
     for client in everyone:
         client.socket.setblocking(False)
         selector.register(client.socket, selectors.EVENT_READ, client)
-        client.begin()
+        for _ in range(in_flight):
+            client.begin()
+        client.send()
     begun = time.perf_counter()
     deadline = begun + seconds
     durations: list[float] = []
-    running = len(everyone)
+    running = clients * in_flight
     while running:
         for key, _ in selector.select(1.0):
             client = key.data
             ended = client.receive()
-            if ended:
-                now = time.perf_counter()
-                durations.append(now - client.begun)
+            now = time.perf_counter()
+            for call_begun in ended:
+                durations.append(now - call_begun)
+                # end the transaction first: an orphan would hold back the Pump's promise
                 if now >= deadline and client.calls % 2 == 0:
-                    # end the transaction first: an orphan would hold back the Pump's promise
                     running -= 1
-                    selector.unregister(client.socket)
-                    continue
-                client.begin()
+                else:
+                    client.begin()
             writing = selectors.EVENT_READ | selectors.EVENT_WRITE if client.send() else selectors.EVENT_READ
             if writing != key.events:
                 selector.modify(client.socket, writing, client)
@@ -190,11 +206,12 @@ def main() -> None:
     options.add_argument("address")
     options.add_argument("--cluster-id", type=int, default=7)
     options.add_argument("--clients", type=int, default=64)
+    options.add_argument("--in-flight", type=int, default=1)
     options.add_argument("--size", type=int, default=200)
     options.add_argument("--seconds", type=float, default=5.0)
     options.add_argument("--first-ts", type=int, default=470604668048769025)
     given = options.parse_args()
-    print(json.dumps(run(given.address, given.cluster_id, given.clients, given.size, given.seconds, given.first_ts)))
+    print(json.dumps(run(given.address, given.cluster_id, given.clients, given.in_flight, given.size, given.seconds, given.first_ts)))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,20 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 _PREFIX = struct.Struct(">BI")
+PREFIX_SIZE = _PREFIX.size
 
 OK, CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 1, 2, 4, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
 _MOST = (1 << 31) - 1
 """Maximum bytes of a message: protobuf's limit, and grpc-go's."""
+_MAX_TEXT = 2048
+"""Maximum bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
+_UNQUOTED = bytes(set(range(0x20, 0x7F)) - {0x25})
+"""What gRPC over HTTP/2 leaves as it is in a status text: printable ASCII but the percent sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ def prefixed_gzip(message: bytes) -> bytes:
     return _PREFIX.pack(1, len(packed)) + packed
 
 
-def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+def message_of(body: bytes | bytearray, headers: Mapping[bytes, bytes], limit: int) -> bytes:
     """The single message in a request's body; ``limit``: maximum bytes of a compressed message's content."""
     encoding = headers.get(ENCODING)
     if encoding is not None and encoding not in (GZIP, IDENTITY):
@@ -48,7 +54,7 @@ def message_of(body: bytes, headers: Mapping[bytes, bytes], limit: int) -> bytes
     compressed, length = _PREFIX.unpack_from(body)
     if _PREFIX.size + length != len(body):
         raise Refusal(INTERNAL, f"the request holds {len(body) - _PREFIX.size} bytes instead of a message of {length}")
-    message = body[_PREFIX.size :]
+    message = bytes(memoryview(body)[_PREFIX.size :])
     if not compressed:
         return message
     if compressed != 1:
@@ -83,6 +89,19 @@ def too_large(size: int, limit: int) -> Refusal:
     return Refusal(RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {limit})")
 
 
-def announced(beginning: bytes) -> int:
+def announced(beginning: bytes | bytearray) -> int:
     """The message length that a body's first bytes announce; 0 if the prefix is incomplete."""
     return int(_PREFIX.unpack_from(beginning)[1]) if len(beginning) >= _PREFIX.size else 0
+
+
+def percent(text: str) -> bytes:
+    """A status text as ``grpc-message`` carries it, percent-encoded; a very long one is truncated."""
+    return quote(cut(text), _UNQUOTED).encode()
+
+
+def cut(text: str) -> bytes:
+    """A text in UTF-8, truncated between characters to a bounded length."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= _MAX_TEXT:
+        return encoded
+    return encoded[:_MAX_TEXT].decode(errors="ignore").encode()

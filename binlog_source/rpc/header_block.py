@@ -10,13 +10,10 @@ blocks all differ and must be decoded.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from hpack import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
-
-from pyspark_tidb_binlog.binlog_source.rpc.fields import request_fault
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -49,25 +46,16 @@ def _text(value: bytes) -> bytes:
     return bytes(head) + bytes((length,)) + value
 
 
-class Block(NamedTuple):
-    """A decoded header block."""
-
-    fields: Mapping[bytes, bytes]
-    """Of a field that occurs more than once, the last value."""
-    fault: str
-    """Why it is not valid for a request; "" if it is."""
-
-
 class HeaderReader:
     """Decodes one connection's header blocks, in order."""
 
     def __init__(self) -> None:
         self._table = HeaderTable()
         self._changes = 0
-        self._known: dict[bytes, Block] = {}
+        self._known: dict[bytes, Mapping[bytes, bytes]] = {}
 
-    def read(self, block: bytes) -> Block:
-        """Decode a block.
+    def read(self, block: bytes) -> Mapping[bytes, bytes]:
+        """Decode a block. Of a field that occurs more than once, the last value counts.
 
         Raises:
             BadBlock: it violates RFC 7541, or is too large.
@@ -77,12 +65,11 @@ class HeaderReader:
             return known
         changes = self._changes
         try:
-            fields = self._fields(block)
+            read = dict(self._fields(block))
         except IndexError:
             raise BadBlock("it ends in the middle of a field") from None
         except HPACKError as error:
             raise BadBlock(str(error)) from error
-        read = Block(dict(fields), request_fault(fields))
         if changes != self._changes:
             self._known.clear()
         elif len(block) <= _KNOWN_BYTES:

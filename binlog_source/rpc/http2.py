@@ -1,35 +1,32 @@
-"""HTTP/2 for a gRPC server: bytes in, calls out; answers in, bytes out (RFC 9113).
+"""HTTP/2 for a gRPC server: bytes in, calls out; answers in, bytes out (RFC 9113, what grpc-go and gRPC's C-core need of it).
 
     connection = Connection(max_request, memory)
-    for event in connection.receive(data, now): ...  # Call: a whole request; Cancelled: a call ended by its client
+    for event in connection.receive(data): ...       # Call: a whole request; Cancelled: a call ended by its client
     connection.answer(stream_id, message)            # or start, send, finish for a stream of answers
-    transport.writelines(connection.output())
-
-    frames.py          types, flags, sizes            stream_states.py   the life cycle of a stream, a table
-    header_block.py    HPACK; fields.py: validity     http2_errors.py    the client's errors and our own
-    receiver.py        requests under way, their windows and memory (unfinished_request.py, request_memory.py)
-    sender.py          answers under way, the client's windows
+    transport.write(b"".join(connection.output()))
 
 Rules
 -----
-* A request is returned when it is complete, or as soon as it is too large.
-* A connection holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what the server's ``RequestMemory`` admits of them.
-* Frames without request data (``COSTS``) use up an allowance, which time and our own DATA frames refill: a flood ends the connection.
-  WINDOW_UPDATE frames are free as far as our answers call for them (``Sender.worth``).
+* A stream's first window, 64 KiB, admits most requests whole. gRPC announces a message's length at its beginning. For a longer message the
+  window is opened for the rest when the server's ``RequestMemory`` admits it. The connection's window is refilled as it is used.
+* A request that announces more than ``max_request`` is refused at once, and its rest is discarded.
+* Bytes of answers that the client's windows do not admit are queued; ``queued`` returns how many. Streams take turns at the connection's
+  window. Answers do not use the dynamic header table, so their encoding does not depend on earlier answers.
+* Frames of a call that is over are ignored, and so are answers to it. Only header blocks still change the header table.
 * After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
 
-Promises: pure: no socket, thread or clock; ``now`` is any clock's seconds. A client's protocol violation raises ``RemoteConnectionError``
-with the code for GOAWAY, or resets its stream (tests/unit/binlog_source/test_rpc_rfc9113.py is the table of RFC 9113's rules).
-Frames of a call that was abandoned here are ignored. The memory of one connection is bounded.
+Promises: pure: no socket, thread or clock. Any violation of the protocol raises ``ProtocolError``, which ends the connection. A connection
+holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what ``RequestMemory`` admits of them.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
-from pyspark_tidb_binlog.binlog_source.rpc.fields import trailers_fault
 from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     ACK,
     CONTINUATION,
-    COSTS,
     DATA,
     DEFAULT_MAX_FRAME,
     DEFAULT_TABLE,
@@ -40,6 +37,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     GOAWAY,
     HEADERS,
     LARGEST_MAX_FRAME,
+    PADDED,
     PING,
     PREFACE,
     PRIORITIZED,
@@ -48,114 +46,124 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     SET_MAX_FRAME,
     SET_MAX_HEADERS,
     SET_MAX_STREAMS,
-    SET_PUSH,
     SET_TABLE,
     SETTING,
     SETTINGS,
-    UNKNOWN_COST,
+    SIZES,
     WIDEST,
     WINDOW_UPDATE,
     WORD,
-    check,
     frame,
     unpadded,
     word_frame,
 )
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Block, HeaderReader
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError, RemoteStreamError
-from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Cancelled, Event
-from pyspark_tidb_binlog.binlog_source.rpc.receiver import CONNECTION_WINDOW, Receiver, whole_call
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import PREFIX_SIZE, announced, cut, percent, too_large
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Fields, HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, ProtocolError
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
-from pyspark_tidb_binlog.binlog_source.rpc.sender import Sender, cut
-from pyspark_tidb_binlog.binlog_source.rpc.stream_states import (
-    END_STREAM_RECEIVED,
-    HALF_CLOSED_LOCAL,
-    HEADERS_RECEIVED,
-    IDLE,
-    MAX_STREAMS,
-    RST_STREAM_RECEIVED,
-    RST_STREAM_SENT,
-    WINDOW_UPDATE_RECEIVED,
-    StreamStates,
-)
-from pyspark_tidb_binlog.binlog_source.rpc.unfinished_request import UnfinishedRequest
 
-CALM = 8192
-"""Maximum allowance."""
-CALM_RATE = 256
-"""Its refill per second."""
-
-
-class Allowance:
-    """An allowance (a token bucket) of frames without request data, refilled by time and by what the server sends (RFC 9113, section 10.5)."""
-
-    __slots__ = ("_at", "_earned", "_left")
-
-    def __init__(self) -> None:
-        self._left = float(CALM)
-        self._at = 0.0
-        self._earned = 0
-
-    def spend(self, cost: int, now: float, earned: int) -> bool:
-        """Spend ``cost``; whether the allowance sufficed. ``earned``: what the server's sending has refilled in total so far."""
-        self._left -= cost
-        if self._left < 0:
-            self._left = min(CALM, self._left + max((now - self._at) * CALM_RATE + earned - self._earned, 0.0))
-            self._at, self._earned = now, earned
-        return self._left >= 0
-
-
+MAX_STREAMS = 512
+"""Concurrent calls on one connection; a client delays further ones."""
+CONNECTION_WINDOW = MAX_STREAMS * DEFAULT_WINDOW
 MAX_FRAME = 1 << 16
-_MAX_CONTINUATIONS = 32
+_STATUS_200 = b"\x88"
+_NO_TABLE = b"\x20"
+HEAD = _STATUS_200 + literal([(b"content-type", b"application/grpc")])
+"""The first header block of a gRPC answer."""
+_OK = literal([(b"grpc-status", b"0")])
+_HEAD_START = FRAME.pack(len(HEAD) << 8 | HEADERS, END_HEADERS, 0)[:5]
+_OK_START = FRAME.pack(len(_OK) << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+
+
+class Call(NamedTuple):
+    """A complete request."""
+
+    stream_id: int
+    headers: Mapping[bytes, bytes]
+    body: bytes | bytearray
+
+
+class Cancelled(NamedTuple):
+    """The client cancelled the call."""
+
+    stream_id: int
+
+
+Event = Call | Cancelled
+
+
+class _OpenStream:
+    """One call, from its first header to the end of its answer."""
+
+    __slots__ = ("asked", "body", "complete", "headers", "queue", "queued", "room", "started", "trailers", "waits", "window")
+
+    def __init__(self, headers: Mapping[bytes, bytes], window: int) -> None:
+        self.headers = headers
+        self.body = bytearray()
+        self.room = DEFAULT_WINDOW  # bytes that the client may still send
+        self.asked = self.waits = False  # whether it has asked for memory, and whether it has not been admitted since
+        self.complete = False  # whether the whole request has arrived
+        self.window = window  # bytes that the client still reads
+        self.started = False
+        self.queue: deque[memoryview] | None = None
+        self.queued = 0
+        self.trailers: bytes | None = None
 
 
 class Connection:
     """The server side of one connection."""
 
     def __init__(self, max_request: int = 1 << 62, memory: RequestMemory | None = None, wake: Callable[[], None] = lambda: None) -> None:
-        """``wake`` is called when output arises outside ``receive``; ``memory``: the server's.
-
-        ``max_request``: maximum bytes of a request's body, at most what a stream's window can admit: a longer one could never be complete.
-        """
-        self._now = 0.0
+        """``max_request``: maximum bytes of a message; ``memory``: the server's; ``wake`` is called when output arises by itself."""
+        self._max_request = min(max_request, WIDEST - PREFIX_SIZE)  # a longer one does not fit a window
+        self._memory = memory or RequestMemory()
+        self._wake = wake
         self._rest = b""
-        self._greeted = False
-        self.settled = False
-        """Whether the client has sent its preface, SETTINGS included."""
+        self._greeted = self._settled = self._leaving = False
         self._reader = HeaderReader()
-        self._states = StreamStates()
-        self._sender = Sender(self._states)
-        self._receiver = Receiver(max_request, memory or RequestMemory(), self._states, self._sender.say, wake)
         self._block: tuple[int, int, bytearray] | None = None
-        self._continued = 0
-        self._calm = Allowance()
-        self._windows = Allowance()
-        self.start, self.send, self.finish = self._sender.start, self._sender.send, self._sender.finish
-        self.answer, self.queued, self.output = self._sender.answer, self._sender.queued, self._sender.output
-        """See ``Sender``."""
-        self.close = self._receiver.close
-        """See ``Receiver``."""
+        self._streams: dict[int, _OpenStream] = {}
+        self._last_id = 0
+        self._room = CONNECTION_WINDOW
+        self._window = self._stream_window = DEFAULT_WINDOW
+        self._max_frame = DEFAULT_MAX_FRAME
+        self._table_update = b""
+        self._queued: dict[int, _OpenStream] = {}  # streams with bytes that the windows do not admit; the next one first
+        self._widened = False
         settings = {SET_MAX_STREAMS: MAX_STREAMS, SET_MAX_FRAME: MAX_FRAME, SET_MAX_HEADERS: MAX_BLOCK}
-        self._sender.say(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())))
-        self._sender.say(word_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
+        self._out: list[bytes | memoryview] = [
+            frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings.items())),
+            word_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW),
+        ]
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way."""
-        return bool(self._sender)
+        return bool(self._streams)
 
     @property
     def awaits(self) -> bool:
         """Whether the client's next bytes are awaited: its SETTINGS, or the rest of a request."""
-        return not self.settled or self._receiver.awaits
+        return not self._settled or any(not stream.complete and not stream.waits for stream in self._streams.values())
 
-    def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
-        """Process the peer's bytes; the resulting events.
+    def close(self) -> None:
+        """Release what the requests hold of the server's memory."""
+        for stream_id in list(self._streams):
+            self._drop(stream_id)
+
+    def output(self) -> list[bytes | memoryview]:
+        """Take the bytes to send now."""
+        out, self._out = self._out, []
+        return out
+
+    # What comes in.
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Process the client's bytes; the resulting events.
 
         Raises:
-            RemoteConnectionError: send it by ``goaway`` and close.
+            ProtocolError: send it by ``goaway`` and close.
         """
-        self._now = now
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -163,7 +171,7 @@ class Connection:
         at, size = 0, len(data)
         if not self._greeted:
             if not PREFACE.startswith(data[: len(PREFACE)]):
-                raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
             if size < len(PREFACE):
                 self._rest = data
                 return events
@@ -172,7 +180,7 @@ class Connection:
             word, flags, stream_id = FRAME.unpack_from(data, at)
             length = word >> 8
             if length > MAX_FRAME:
-                raise RemoteConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
+                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
             end = at + 9 + length
             if end > size:
                 break
@@ -180,170 +188,266 @@ class Connection:
             at = end
         if at < size:
             self._rest = data[at:]
-        self._sender.flow()
+        if self._widened:
+            self._flow()
         return events
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if self._block is not None and kind != CONTINUATION:
-            raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted by another frame")
-        if not self.settled:
-            if kind != SETTINGS or flags & ACK:
-                raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, f"the first frame is of type {kind}, not SETTINGS")
-            self.settled = True
-        try:
-            if kind == DATA and stream_id:
-                if self._receiver.data(flags, stream_id, payload, events):
-                    self._spend(1, DATA)
-                return
-            check(kind, stream_id, len(payload))
-            if kind == HEADERS:
-                self._on_headers(flags, stream_id, payload, events)
-            elif kind == WINDOW_UPDATE:
-                self._on_window_update(stream_id, payload)
-            elif kind == CONTINUATION:
-                self._on_continuation(flags, stream_id, payload, events)
-            else:
-                self._on_other(kind, flags, stream_id, payload, events)
-        except RemoteStreamError as error:
-            self._reset(stream_id, error.code, events)
-
-    def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        self._spend(COSTS.get(kind, UNKNOWN_COST), kind)
-        if kind == PING:
-            if not flags & ACK:
-                self._sender.say(frame(PING, ACK, 0, payload))
-        elif kind == SETTINGS:
-            self._on_settings(flags, payload)
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted by another frame")
+        if SIZES.get(kind, len(payload)) != len(payload):
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"frame of type {kind} with {len(payload)} bytes")
+        if kind == DATA:
+            self._on_data(flags, stream_id, payload, events)
+        elif kind == HEADERS:
+            block = unpadded(payload, flags)
+            self._on_block_part(stream_id, flags, bytearray(), block[5:] if flags & PRIORITIZED else block, events)
+        elif kind == CONTINUATION:
+            if self._block is None or self._block[0] != stream_id:
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS on the same stream before it")
+            _, first_flags, block_so_far = self._block
+            self._on_block_part(stream_id, first_flags | flags & END_HEADERS, block_so_far, payload, events)
+        elif kind == WINDOW_UPDATE:
+            self._on_window_update(stream_id, WORD.unpack(payload)[0] & WIDEST)
+        elif kind == PING and not flags & ACK:
+            self._out.append(frame(PING, ACK, 0, payload))
+        elif kind == SETTINGS and not flags & ACK:
+            self._on_settings(payload)
         elif kind == RST_STREAM:
-            self._states.apply(stream_id, RST_STREAM_RECEIVED)
-            self._receiver.drop(stream_id)
-            if self._sender.drop(stream_id):
+            self._require_opened(stream_id)
+            if self._drop(stream_id):
                 events.append(Cancelled(stream_id))
-        # PRIORITY and GOAWAY need no action
+        # PRIORITY, GOAWAY and frames of unknown types need no action
 
-    def _spend(self, cost: int, kind: int) -> None:
-        if not self._calm.spend(cost, self._now, self._sender.data_frames):
-            raise RemoteConnectionError(
-                ErrorCode.ENHANCE_YOUR_CALM, f"too many frames that carry no request data; the last is of type {kind}"
-            )
+    def _require_opened(self, stream_id: int) -> None:
+        if not stream_id or (stream_id > self._last_id and not self._leaving):
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"a frame on stream {stream_id}, which was never opened")
 
-    # Header blocks.
-
-    def _on_headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        block = unpadded(payload, flags)
-        if flags & PRIORITIZED:
-            if len(block) < 5:
-                raise RemoteConnectionError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without the priority that its flags announce")
-            block = block[5:]
-        if flags & END_HEADERS:
-            self._on_block(stream_id, flags, block, events)
-        else:
-            self._block, self._continued = (stream_id, flags, bytearray(block)), 0
-
-    def _on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        if self._block is None or self._block[0] != stream_id:
-            raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS on the same stream before it")
-        _, first_flags, block = self._block
-        block += payload
-        self._continued += 1
-        if len(block) > MAX_BLOCK or self._continued > _MAX_CONTINUATIONS:
-            raise RemoteConnectionError(
-                ErrorCode.ENHANCE_YOUR_CALM, f"header block of more than {MAX_BLOCK} bytes or {_MAX_CONTINUATIONS} CONTINUATION frames"
-            )
-        if flags & END_HEADERS:
-            self._block = None
-            self._on_block(stream_id, first_flags, bytes(block), events)
-
-    def _on_block(self, stream_id: int, flags: int, block: bytes, events: list[Event]) -> None:
-        if not stream_id % 2:
-            raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, f"even stream id {stream_id} from a client")
-        try:
-            read = self._reader.read(block)
-        except BadBlock as error:
-            raise RemoteConnectionError(ErrorCode.COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from error
-        ended = bool(flags & END_STREAM)
-        if self._states.apply(stream_id, HEADERS_RECEIVED) is IDLE:
-            self._on_request(stream_id, ended, read, events)
+    def _on_block_part(self, stream_id: int, flags: int, before: bytearray, part: bytes, events: list[Event]) -> None:
+        """HEADERS or CONTINUATION; ``flags``: of HEADERS, with the END_HEADERS of this frame."""
+        if len(before) + len(part) > MAX_BLOCK:
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"header block of more than {MAX_BLOCK} bytes")
+        if not flags & END_HEADERS:
+            self._block = stream_id, flags, before + part
             return
-        request = self._receiver.get(stream_id)
-        if request is not None:
-            self._on_trailers(stream_id, ended, read, request, events)
-        elif ended:
-            self._states.apply(stream_id, END_STREAM_RECEIVED)
+        self._block = None
+        try:
+            headers = self._reader.read(bytes(before) + part if before else part)
+        except BadBlock as error:
+            raise ProtocolError(ErrorCode.COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from error
+        if not stream_id % 2:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"even stream id {stream_id} from a client")
+        if stream_id > self._last_id and not self._leaving:
+            self._open(stream_id, flags, headers, events)
+        elif (stream := self._streams.get(stream_id)) is not None:
+            if stream.complete or not flags & END_STREAM:
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"HEADERS that do not end the request on stream {stream_id}")
+            self._complete(stream_id, stream, stream.body, events)
 
-    def _on_request(self, stream_id: int, ended: bool, read: Block, events: list[Event]) -> None:
-        if ended:
-            self._states.apply(stream_id, END_STREAM_RECEIVED)
-        if len(self._sender) >= MAX_STREAMS:
-            raise RemoteStreamError(ErrorCode.REFUSED_STREAM, "too many streams")
-        if read.fault:
-            raise RemoteStreamError(ErrorCode.PROTOCOL_ERROR, read.fault)
-        self._sender.open(stream_id)
-        if ended:
-            events.append(whole_call(stream_id, UnfinishedRequest(read.fields)))
+    def _open(self, stream_id: int, flags: int, headers: Mapping[bytes, bytes], events: list[Event]) -> None:
+        self._last_id = stream_id
+        if len(self._streams) >= MAX_STREAMS:
+            self._out.append(word_frame(RST_STREAM, stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        stream = self._streams[stream_id] = _OpenStream(headers, self._stream_window)
+        if flags & END_STREAM:
+            self._complete(stream_id, stream, b"", events)
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        size = len(payload)
+        self._room -= size
+        if self._room < CONNECTION_WINDOW // 2:
+            self._out.append(word_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - self._room))
+            self._room = CONNECTION_WINDOW
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._require_opened(stream_id)
+            return
+        if flags & PADDED:
+            payload = unpadded(payload, flags)
+            self._out.append(word_frame(WINDOW_UPDATE, stream_id, size - len(payload)))
+        stream.room -= len(payload)
+        if stream.room < 0 or stream.complete:
+            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than allowed on stream {stream_id}")
+        body = stream.body
+        if flags & END_STREAM and not body:
+            self._on_body(stream_id, stream, payload, events, ended=True)
         else:
-            self._receiver.begin(stream_id, read.fields)
+            body += payload
+            self._on_body(stream_id, stream, body, events, ended=bool(flags & END_STREAM))
 
-    def _on_trailers(self, stream_id: int, ended: bool, read: Block, request: UnfinishedRequest, events: list[Event]) -> None:
-        fault = trailers_fault(read.fields) if ended else "trailers without END_STREAM"
-        if fault:
-            raise RemoteStreamError(ErrorCode.PROTOCOL_ERROR, fault)
-        self._receiver.end(stream_id, request, events)
+    def _on_body(self, stream_id: int, stream: _OpenStream, body: bytes | bytearray, events: list[Event], *, ended: bool) -> None:
+        """A request's body has grown."""
+        length = announced(body)
+        whole = PREFIX_SIZE + length
+        if max(whole, len(body)) > PREFIX_SIZE + self._max_request:
+            refusal = too_large(length, self._max_request)
+            self.refuse(stream_id, refusal.status, refusal.text)
+        elif ended:
+            self._complete(stream_id, stream, body, events)
+        elif whole - len(body) > stream.room and not stream.asked:
+            stream.asked = stream.waits = True
+            self._memory.ask(stream, whole, partial(self._admit, stream_id, stream, whole))
 
-    # Calls that end before they are answered.
+    def _admit(self, stream_id: int, stream: _OpenStream, whole: int) -> None:
+        """Open a request's window for its rest."""
+        missing = whole - len(stream.body) - stream.room
+        stream.room += missing
+        stream.waits = False
+        self._out.append(word_frame(WINDOW_UPDATE, stream_id, missing))
+        self._wake()
 
-    def _reset(self, stream_id: int, code: ErrorCode, events: list[Event]) -> None:
-        self._spend(COSTS[RST_STREAM], RST_STREAM)
-        self._sender.say(word_frame(RST_STREAM, stream_id, code))
-        self._receiver.drop(stream_id)
-        self._states.apply(stream_id, RST_STREAM_SENT)
-        if self._sender.drop(stream_id):
-            events.append(Cancelled(stream_id))
+    def _complete(self, stream_id: int, stream: _OpenStream, body: bytes | bytearray, events: list[Event]) -> None:
+        stream.complete = True
+        stream.body = bytearray()
+        if stream.asked:
+            self._memory.forget(stream)
+        events.append(Call(stream_id, stream.headers, body))
 
-    def refuse(self, stream_id: int, status: int, text: str) -> None:
-        """Fail a call before anything was answered."""
-        if self._sender.refuse(stream_id, status, text) and self._states.of(stream_id) is HALF_CLOSED_LOCAL:
-            # asks the client not to send the rest of the body
-            self._sender.say(word_frame(RST_STREAM, stream_id, ErrorCode.NO_ERROR))
-            self._states.apply(stream_id, RST_STREAM_SENT)
-
-    def goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
-        """Send GOAWAY: no further call is accepted."""
-        self._states.leaving = True
-        self._sender.say(frame(GOAWAY, 0, 0, WORD.pack(self._states.last_id) + WORD.pack(code) + cut(text)))
+    def _drop(self, stream_id: int) -> bool:
+        """Forget a call; whether it was open."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            return False
+        self._queued.pop(stream_id, None)
+        if stream.asked and not stream.complete:
+            self._memory.forget(stream)
+        return True
 
     # Settings and windows.
 
-    def _on_settings(self, flags: int, payload: bytes) -> None:
-        if len(payload) % SETTING.size or (flags & ACK and payload):
-            raise RemoteConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
-        if flags & ACK:
-            return
-        window = None
+    def _on_settings(self, payload: bytes) -> None:
+        if len(payload) % SETTING.size:
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        self._settled = True
+        self._out.append(frame(SETTINGS, ACK, 0, b""))
         for name, value in SETTING.iter_unpack(payload):
             if name == SET_INITIAL_WINDOW:
-                if value > WIDEST:
-                    raise RemoteConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"initial window {value}")
-                window = value
+                change, self._stream_window = value - self._stream_window, value
+                for stream in self._streams.values():
+                    stream.window += change
+                self._widened = True
             elif name == SET_MAX_FRAME:
                 if not DEFAULT_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
-                    raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, f"largest frame {value}")
-                self._sender.max_frame = value
-            elif name == SET_PUSH and value > 1:
-                raise RemoteConnectionError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+                    raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"largest frame {value}")
+                self._max_frame = value
             elif name == SET_TABLE and value < DEFAULT_TABLE:
-                self._sender.use_no_table()
-        self._sender.say(frame(SETTINGS, ACK, 0, b""))
-        if window is not None:
-            self._sender.set_stream_window(window)
+                # for good: from the next header block on
+                self._table_update = _NO_TABLE
 
-    def _on_window_update(self, stream_id: int, payload: bytes) -> None:
-        if not self._windows.spend(1, self._now, self._sender.worth):
-            raise RemoteConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many WINDOW_UPDATE frames for what was sent")
-        more = WORD.unpack(payload)[0] & WIDEST
-        if stream_id:
-            self._states.apply(stream_id, WINDOW_UPDATE_RECEIVED)
-        if not more:
-            error = RemoteStreamError if stream_id in self._sender else RemoteConnectionError
-            raise error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
-        self._sender.widen(stream_id, more)
+    def _on_window_update(self, stream_id: int, more: int) -> None:
+        if not stream_id:
+            self._window += more
+        elif (stream := self._streams.get(stream_id)) is not None:
+            stream.window += more
+        else:
+            self._require_opened(stream_id)
+        self._widened = True
+
+    def _flow(self) -> None:
+        """Send what the windows admit after they have grown: however often they did, each stream sends once."""
+        self._widened = False
+        for stream_id, stream in list(self._queued.items()):
+            if self._window <= 0:
+                return
+            self._drain(stream_id, stream)
+
+    # What goes out.
+
+    def goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
+        """Send GOAWAY: no further call is accepted."""
+        self._leaving = True
+        self._out.append(frame(GOAWAY, 0, 0, WORD.pack(self._last_id) + WORD.pack(code) + cut(text)))
+
+    def answer(self, stream_id: int, message: bytes) -> None:
+        """Send the answer of a unary call, with status OK."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        length = len(message) + PREFIX_SIZE
+        if length > min(stream.window, self._window, self._max_frame) or self._table_update:
+            self.send(stream_id, b"\x00" + WORD.pack(len(message)) + message)
+            self.finish(stream_id, 0, "")
+            return
+        del self._streams[stream_id]
+        self._window -= length
+        number = WORD.pack(stream_id)
+        head = FRAME.pack(length << 8 | DATA, 0, stream_id)
+        self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", WORD.pack(len(message)), message, _OK_START, number, _OK)))
+
+    def refuse(self, stream_id: int, status: int, text: str) -> None:
+        """Fail a call before anything was answered."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        self._headers(stream_id, HEAD + _trailers(status, text), END_STREAM)
+        if not stream.complete:
+            # asks the client not to send the rest of the body
+            self._out.append(word_frame(RST_STREAM, stream_id, ErrorCode.NO_ERROR))
+        self._drop(stream_id)
+
+    def start(self, stream_id: int, metadata: Fields) -> None:
+        """Begin a stream of answers with metadata; otherwise ``send`` begins it without."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.started:
+            stream.started = True
+            self._headers(stream_id, HEAD + literal(metadata), 0)
+
+    def send(self, stream_id: int, data: bytes) -> None:
+        """Send more bytes of a stream of answers: framed messages, split anywhere."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not data:
+            return
+        if stream.queue is None:
+            self.start(stream_id, ())
+            stream.queue = deque()
+        stream.queue.append(memoryview(data))
+        stream.queued += len(data)
+        self._drain(stream_id, stream)
+
+    def finish(self, stream_id: int, status: int, text: str) -> None:
+        """End a stream of answers, once all of it is sent."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            trailers = _trailers(status, text)
+            stream.trailers = trailers if stream.started else HEAD + trailers
+            self._drain(stream_id, stream)
+
+    def queued(self, stream_id: int) -> int:
+        """Bytes of a stream that the client's windows have not admitted yet."""
+        stream = self._streams.get(stream_id)
+        return stream.queued if stream is not None else 0
+
+    def _headers(self, stream_id: int, block: bytes, flags: int) -> None:
+        update, self._table_update = self._table_update, b""
+        self._out.append(frame(HEADERS, END_HEADERS | flags, stream_id, update + block))
+
+    def _drain(self, stream_id: int, stream: _OpenStream) -> None:
+        """Send what the windows admit of a stream."""
+        self._queued.pop(stream_id, None)
+        queue = stream.queue
+        while queue:
+            room = min(stream.window, self._window, self._max_frame)
+            if room <= 0:
+                self._queued[stream_id] = stream
+                return
+            chunk = queue[0]
+            if len(chunk) <= room:
+                queue.popleft()
+            else:
+                queue[0], chunk = chunk[room:], chunk[:room]
+            count = len(chunk)
+            stream.window -= count
+            self._window -= count
+            stream.queued -= count
+            self._out.append(FRAME.pack(count << 8 | DATA, 0, stream_id))
+            self._out.append(chunk)
+        if stream.trailers is not None:
+            self._headers(stream_id, stream.trailers, END_STREAM)
+            self._drop(stream_id)
+
+
+def _trailers(status: int, text: str) -> bytes:
+    if not status:
+        return _OK
+    return literal([(b"grpc-status", b"%d" % status), (b"grpc-message", percent(text))])

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import INTERNAL, UNIMPLEMENTED, Refusal, announced, message_of, too_large
-from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, RemoteConnectionError
-from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Event
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import INTERNAL, UNIMPLEMENTED, Refusal, message_of
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection, Event
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, ProtocolError
 from pyspark_tidb_binlog.binlog_source.rpc.http_peer import HttpPeer, HttpServer
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 
@@ -138,7 +137,7 @@ class Peer(asyncio.Protocol):
         if len(head) < 3:
             return
         if head.startswith(b"PRI"):
-            self.connection = Connection(self.server.methods.max_request + 5, self.server.memory, self.flush)
+            self.connection = Connection(self.server.methods.max_request, self.server.memory, self.flush)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
             self._http = HttpPeer(self.server, self._transport)
@@ -146,8 +145,8 @@ class Peer(asyncio.Protocol):
 
     def _h2_received(self, connection: Connection, data: bytes) -> None:
         try:
-            self._events.extend(connection.receive(data, self._moved))
-        except RemoteConnectionError as error:
+            self._events.extend(connection.receive(data))
+        except ProtocolError as error:
             self._fail(connection, error.code, str(error))
             return
         self._act()
@@ -182,8 +181,6 @@ class Peer(asyncio.Protocol):
         methods = self.server.methods
         path = call.headers.get(b":path", b"")
         try:
-            if call.too_large:
-                raise too_large(announced(call.body), methods.max_request)
             if path not in methods.unary and path not in methods.stream:
                 raise Refusal(UNIMPLEMENTED, f"unknown method {path.decode(errors='replace')}")
             self._handle(path, call, message_of(call.body, call.headers, methods.max_request))

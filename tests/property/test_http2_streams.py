@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
-from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import RemoteConnectionError
-from pyspark_tidb_binlog.binlog_source.rpc.http2_events import Call, Cancelled
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Cancelled, Connection
+from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ProtocolError
 from tests.support.examples import examples
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
@@ -156,13 +155,13 @@ def test_whatever_a_peer_sends_is_an_event_or_a_protocol_failure(steps):
     for data, reaction in steps:
         try:
             events = connection.receive(data)
-        except RemoteConnectionError as failure:
+        except ProtocolError as failure:
             connection.goaway(failure.code, str(failure))
             break
         for event in events:
             if isinstance(event, Cancelled) or reaction == 0:
                 continue
-            if event.too_large or reaction == 1:
+            if reaction == 1:
                 connection.refuse(event.stream_id, 2, "no")
             elif reaction == 2:
                 connection.answer(event.stream_id, b"x" * 10)

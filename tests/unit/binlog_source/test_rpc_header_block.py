@@ -9,23 +9,23 @@ USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump
 
 
 def check(encoder, reader, fields, **how):
-    assert reader.read(encoder.encode(fields, **how)).fields == dict(fields)
+    assert reader.read(encoder.encode(fields, **how)) == dict(fields)
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 254, 255, 256, 16_382, 16_383, 16_384, 20_000])
 def test_literals_of_any_length(length):
     fields = [(b"name", b"v" * length), (b"n" * max(length, 1), b"value")]
-    assert HeaderReader().read(literal(fields)).fields == dict(fields)
+    assert HeaderReader().read(literal(fields)) == dict(fields)
     assert hpack.Decoder().decode(literal(fields), raw=True) == fields
 
 
 def test_a_literal_with_a_known_name():
-    assert HeaderReader().read(b"\x04\x02/x" + b"\x0f\x10\x04gzip").fields == {b":path": b"/x", b"content-type": b"gzip"}
-    assert HeaderReader().read(b"\x10\x01a\x01b").fields == {b"a": b"b"}, "never indexed"
+    assert HeaderReader().read(b"\x04\x02/x" + b"\x0f\x10\x04gzip") == {b":path": b"/x", b"content-type": b"gzip"}
+    assert HeaderReader().read(b"\x10\x01a\x01b") == {b"a": b"b"}, "never indexed"
 
 
 def test_of_a_field_that_comes_twice_the_last_counts():
-    assert HeaderReader().read(literal([(b"a", b"1"), (b"a", b"2")])).fields == {b"a": b"2"}
+    assert HeaderReader().read(literal([(b"a", b"1"), (b"a", b"2")])) == {b"a": b"2"}
 
 
 @pytest.mark.parametrize("huffman", [True, False])
@@ -40,9 +40,9 @@ def test_the_same_block_means_something_else_after_the_table_changed():
     for round_ in range(3):
         for fields in ([*USUAL], [*USUAL], [*USUAL, (b"round", b"%d" % round_)], [*USUAL, (b"round", b"%d" % round_)]):
             check(encoder, reader, fields)
-    assert reader.read(b"\xbe").fields == {b"round": b"2"}
+    assert reader.read(b"\xbe") == {b"round": b"2"}
     reader.read(b"\x40\x03new\x05entry")
-    assert reader.read(b"\xbe").fields == {b"new": b"entry"}
+    assert reader.read(b"\xbe") == {b"new": b"entry"}
 
 
 @pytest.mark.parametrize("sizes", [(0, 4096), (100, 4096), (2000, 4096), (4096, 0), (60, 2000, 60)])
@@ -66,7 +66,7 @@ def test_a_recognised_block_does_not_skip_a_change_of_size():
     reader.read(small)  # 72 bytes from here on: one entry of 52
     reader.read(entry)
     reader.read(entry.replace(b"name", b"mane"))
-    assert reader.read(b"\xbe").fields == {b"mane": b"v" * 16}
+    assert reader.read(b"\xbe") == {b"mane": b"v" * 16}
     with pytest.raises(BadBlock):
         reader.read(b"\xbf")
 
@@ -74,7 +74,7 @@ def test_a_recognised_block_does_not_skip_a_change_of_size():
 def test_sizes_small_then_large_in_one_block_empty_the_table():
     reader = HeaderReader()
     reader.read(b"\x40\x01a\x01b")
-    assert reader.read(b"\x20\x3f\xe1\x1f" + literal(USUAL)).fields == dict(USUAL)
+    assert reader.read(b"\x20\x3f\xe1\x1f" + literal(USUAL)) == dict(USUAL)
     with pytest.raises(BadBlock):
         reader.read(b"\xbe")
 
