@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
@@ -25,6 +23,8 @@ from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PUMP, PumpProcess
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import case_of
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.jobs.lab.small_cluster import into_lake, privately
 from pyspark_tidb_binlog.jobs.lab.target_use import require_no_stream
 from pyspark_tidb_binlog.jobs.lab.upstream_tables import contents_recorded

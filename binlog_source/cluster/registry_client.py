@@ -20,7 +20,7 @@ _TIMEOUT = 10.0
 
 
 class RegistryClient:
-    """A client of ``http://host:port`` or ``https://host:port`` (``binlog_source/cluster/cluster_service.py``)."""
+    """A client of ``http://host:port`` or ``https://host:port`` (``jobs/lab/registry/cluster_service.py``)."""
 
     def __init__(self, url: str, tls: TlsSettings | None = None) -> None:
         """``tls``: how an ``https://`` server is verified; None: by the CAs that this machine trusts."""

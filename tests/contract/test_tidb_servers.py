@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import TidbServers, history_at
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.jobs.lab.emulator.process import UpstreamProcess
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import ConfigError, HistoryUnavailable
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from tests.support.binlogs import payload

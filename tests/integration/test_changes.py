@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import Log, feed, schedule
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo

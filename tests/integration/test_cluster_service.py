@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.nodes import Nodes
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.eventually import eventually
 
@@ -77,7 +77,7 @@ def test_more_clients_wait_than_the_server_has_cores(monkeypatch: pytest.MonkeyP
 
 def test_more_waits_than_allowed_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And requests that do not wait are answered as ever."""
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.cluster_service._WAITING", 2)
+    monkeypatch.setattr("pyspark_tidb_binlog.jobs.lab.registry.cluster_service._WAITING", 2)
     service = ClusterService(Oracle(), 7).start()
     revision = service.nodes.listing(PUMPS).revision
     try:
@@ -160,7 +160,7 @@ def test_a_node_id_with_any_characters(tmp_path: Path) -> None:
 
 def test_a_client_that_hangs_up_frees_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No wait is longer than the server's own bound, whatever the client asked for."""
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.cluster_service._MAX_WAIT", 0.2)
+    monkeypatch.setattr("pyspark_tidb_binlog.jobs.lab.registry.cluster_service._MAX_WAIT", 0.2)
     service = ClusterService(Oracle(), 7).start()
     try:
         revision = service.nodes.listing(PUMPS).revision

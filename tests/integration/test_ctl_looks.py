@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
@@ -20,6 +19,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, as_json
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DdlRefused
 from pyspark_tidb_binlog.schemas.events import tso

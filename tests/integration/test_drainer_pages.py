@@ -13,13 +13,13 @@ from urllib.parse import quote
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer import node as node_module
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.jobs.entry import documents
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.drainer_nodes import PretendedStream
 from tests.support.eventually import eventually

@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
 from pyspark_tidb_binlog.binlog_source.pairing import resolver
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket, pieces_of
@@ -27,6 +25,8 @@ from pyspark_tidb_binlog.binlog_source.source.framing import packed_rows, punctu
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.jobs.pump import main
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import BinlogType, physical_ms, tso

@@ -12,8 +12,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
@@ -22,6 +20,8 @@ from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import Authority, table_of
 from tests.support.drainer_process import arguments_of

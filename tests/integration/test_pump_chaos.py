@@ -19,8 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, nothing_known
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
@@ -33,6 +31,8 @@ from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_s
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService, nothing_known
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.packed import unpacked
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2

@@ -12,8 +12,6 @@ from concurrent import futures
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
@@ -25,6 +23,8 @@ from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 from tests.support.binlogs import payload

@@ -14,8 +14,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump import reading
@@ -27,6 +25,8 @@ from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.emulator import rehearsal
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 from tests.support.binlogs import payload

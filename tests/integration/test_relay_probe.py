@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, RelayConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.jobs.stream import recovery
 from pyspark_tidb_binlog.jobs.stream.recovery import recover_without_upstream, upstream_away
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of

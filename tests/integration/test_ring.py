@@ -19,8 +19,6 @@ from typing import Any, Self
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
@@ -28,6 +26,8 @@ from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.sinks.engine import late_record
 from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport

@@ -12,9 +12,6 @@ import pytest
 from benchmarks.plain_pump import PlainCall
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeStreamReader
 from pyspark_tidb_binlog.binlog_source.cluster import pump_identity
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
@@ -28,6 +25,9 @@ from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, Binlo
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.ctl import main as ctl
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.nodes import Nodes
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from benchmarks.plain_pump import PlainCall
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
@@ -17,6 +16,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.conf.model import SourceConfig
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.eventually import eventually

@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.changes.change_options import source_options
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import changed_images
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.check import verify_follow
@@ -26,6 +24,8 @@ from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.jobs.verify import verification
 from pyspark_tidb_binlog.sinks.mysql.password import Here

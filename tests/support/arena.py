@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as parquet
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.load import flags_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import Log, feed, schedule
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.certificates import table_of

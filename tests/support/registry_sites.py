@@ -5,8 +5,8 @@ from typing import Protocol
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.fakes.pd import FakePd

@@ -123,7 +123,7 @@ class ServerProcess:
 
 
 class UpstreamProcess(ServerProcess):
-    """``python -m pyspark_tidb_binlog.binlog_source.cluster.standalone``; a port of 0 is chosen at the first start and kept."""
+    """``python -m pyspark_tidb_binlog.jobs.lab.registry.standalone``; a port of 0 is chosen at the first start and kept."""
 
     def __init__(self, data_dir: Path, cluster_id: int, *, addr: str = "127.0.0.1:0", history: Path | None = None, floor: int = 0) -> None:
         self._flags = [f"--data-dir={data_dir}", f"--cluster-id={cluster_id}", f"--floor={floor}"]
@@ -142,4 +142,4 @@ class UpstreamProcess(ServerProcess):
         return f"http://{self.address}"
 
     def _with(self, addr: str) -> list[str]:
-        return [sys.executable, "-m", "pyspark_tidb_binlog.binlog_source.cluster.standalone", *self._flags, f"--addr={addr}"]
+        return [sys.executable, "-m", "pyspark_tidb_binlog.jobs.lab.registry.standalone", *self._flags, f"--addr={addr}"]

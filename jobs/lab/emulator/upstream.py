@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.jobs.lab.emulator import schema
 from pyspark_tidb_binlog.jobs.lab.emulator.ddl import DdlRunner
@@ -22,6 +20,8 @@ from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
 from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import Handle
 from pyspark_tidb_binlog.jobs.lab.emulator.txn import Txn
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream_state import UpstreamState
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 
 _IN_MEMORY = (1 << 62) | 10_000
 """The id of TiDB's INFORMATION_SCHEMA."""

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.jobs.lab.emulator.meta import MetaChange
 from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
 from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import TableStore
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 
 
 class History:

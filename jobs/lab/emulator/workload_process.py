@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService, nothing_known
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.cluster.standalone import until_signalled
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
@@ -40,6 +37,9 @@ from pyspark_tidb_binlog.jobs.lab.emulator.workload import (
     create_tables,
     write_together,
 )
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService, nothing_known
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
+from pyspark_tidb_binlog.jobs.lab.registry.standalone import until_signalled
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.proto import pd_pb2
 
 _THREADS = 32

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes, NodesClosed
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeStatus
+from pyspark_tidb_binlog.jobs.lab.registry.nodes import Nodes, NodesClosed
 
 A, B = NodeStatus("a", "h:1"), NodeStatus("b", "h:2")
 

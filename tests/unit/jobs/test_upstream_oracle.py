@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import history_page
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import history_page
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import tso
 

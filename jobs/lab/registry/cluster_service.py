@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs
 
-from pyspark_tidb_binlog.binlog_source.cluster.nodes import Nodes, NodesClosed
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.cluster.registry import KINDS, Listing, NodeStatus
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, BadRequest, HttpRequest, HttpResponse, json_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.jobs.lab.registry.nodes import Nodes, NodesClosed
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, ReplicationError
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 

@@ -1,6 +1,6 @@
 """Registry and oracle, optionally with a recorded DDL history, as a separate process: for Pumps and Drainers without a PD.
 
-    python -m pyspark_tidb_binlog.binlog_source.cluster.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
+    python -m pyspark_tidb_binlog.jobs.lab.registry.standalone --cluster-id 7 --data-dir var/registry [--history ddl_history.json.gz] [--floor TS]
 
 Promises: prints ``serving HOST:PORT`` once it answers. SIGTERM and Ctrl-C end it. Timestamps and node states survive a restart on the
 same directory.
@@ -17,9 +17,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pyspark_tidb_binlog.binlog_source.cluster.cluster_service import ClusterService
-from pyspark_tidb_binlog.binlog_source.cluster.oracle import Oracle
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import BadRequest
+from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
+from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
 
 _LOOK_EVERY = 0.05
 
