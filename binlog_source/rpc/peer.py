@@ -110,9 +110,9 @@ class Peer(asyncio.Protocol):
 
     def _give_up(self) -> None:
         """Cancel the calls: the client no longer waits for answers."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
         self._events.clear()
         for call in self.streams.values():
             call.cancel()
