@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
+from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -27,16 +28,6 @@ class Loop(Protocol):
         """The loop's clock."""
 
 
-class AnswerWriter(Protocol):
-    """What answers unary calls on a connection. On the loop's thread."""
-
-    def answer(self, stream_id: int, message: bytes) -> None:
-        """Answer with a message."""
-
-    def refuse(self, stream_id: int, status: int, text: str) -> None:
-        """Answer with an error."""
-
-
 class CallPeer(Protocol):
     """What a call uses of its connection. Everything but ``server`` is for the loop's thread."""
 
@@ -45,7 +36,7 @@ class CallPeer(Protocol):
         """Where it is served."""
 
     @property
-    def connection(self) -> AnswerWriter | None:
+    def connection(self) -> Connection | None:
         """None once the client has disconnected."""
 
     def flush(self) -> None:

@@ -6,7 +6,6 @@ Promises: a client that pipelines too many requests is closed.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES
@@ -14,18 +13,15 @@ from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES
 _log = logging.getLogger(__name__)
 
 
-class HttpServer(Protocol):
-    """What a connection uses of its server."""
-
-    def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
-        """Answer a request; ``answered`` is called on the loop's thread."""
+RunHttp = Callable[[http1.HttpRequest, Callable[[http1.HttpRequest, http1.HttpResponse], None]], None]
+"""Answers a request in another thread, then calls its second argument on the loop's thread."""
 
 
 class HttpPeer:
     """The requests and answers of one connection."""
 
-    def __init__(self, server: HttpServer, transport: asyncio.Transport) -> None:
-        self._server = server
+    def __init__(self, run: RunHttp, transport: asyncio.Transport) -> None:
+        self._run = run
         self._transport = transport
         self._dialogue = http1.Dialogue()
         self._ended = False
@@ -56,7 +52,7 @@ class HttpPeer:
             return
         if request is not None:
             self.answering = True
-            self._server.run_http(request, self._answered)
+            self._run(request, self._answered)
         else:
             self._transport.write(self._dialogue.expectation())
 

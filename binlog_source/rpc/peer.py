@@ -13,9 +13,10 @@ from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import INTERNAL, UNIMPLEMENTED, Refusal, message_of
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection, Event
 from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, ProtocolError
-from pyspark_tidb_binlog.binlog_source.rpc.http_peer import HttpPeer, HttpServer
+from pyspark_tidb_binlog.binlog_source.rpc.http_peer import HttpPeer
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ LINGER = 1.0
 """Seconds that a closing connection may take to send what is buffered."""
 
 
-class PeerServer(Loop, HttpServer, Protocol):
+class PeerServer(Loop, Protocol):
     """What a connection uses of its server. On the loop's thread."""
 
     methods: Methods
@@ -43,6 +44,9 @@ class PeerServer(Loop, HttpServer, Protocol):
 
     def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
         """Answer a call from a thread of its own."""
+
+    def run_http(self, request: HttpRequest, answered: Callable[[HttpRequest, HttpResponse], None]) -> None:
+        """Answer a request from another thread; ``answered`` is called on the loop's."""
 
     def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
         """Have ``act`` called after a while."""
@@ -89,14 +93,14 @@ class Peer(asyncio.Protocol):
         self._give_up()
         self._transport = None
 
-    def look(self, now: float, deaf: bool) -> None:
-        """Check the timeout; ``deaf``: reading was paused since the last check, so it starts again."""
+    def look(self, now: float) -> None:
+        """Check the timeout."""
         if self._transport is None:
             return
         if self._paused:
             self._relieve()
         unsent = self._transport.get_write_buffer_size()
-        if deaf or unsent != self._unsent or not self._owes():
+        if self.server.held or unsent != self._unsent or not self._owes():
             self._moved, self._unsent = now, unsent
         elif now - self._moved > IDLE_SECONDS:
             _log.info("closing the connection of client %s, which was silent for %g s", self.address, IDLE_SECONDS)
@@ -140,7 +144,7 @@ class Peer(asyncio.Protocol):
             self.connection = Connection(self.server.methods.max_request, self.server.memory, self.flush)
             self._h2_received(self.connection, head)
         elif self._transport is not None:
-            self._http = HttpPeer(self.server, self._transport)
+            self._http = HttpPeer(self.server.run_http, self._transport)
             self._http.received(head)
 
     def _h2_received(self, connection: Connection, data: bytes) -> None:
@@ -160,7 +164,8 @@ class Peer(asyncio.Protocol):
         self.close()
 
     def go_on(self) -> None:
-        """The server no longer holds: process the events that waited."""
+        """The server no longer holds: process the events that waited; the timeout starts again."""
+        self._moved = self.server.now()
         if self._events:
             self._act()
 

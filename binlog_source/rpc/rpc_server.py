@@ -68,7 +68,6 @@ class RpcServer:
         self._handlers: set[threading.Thread] = set()
         self.memory = RequestMemory()
         """The memory for large unfinished requests."""
-        self._deaf = False
         self.held = False
         """Whether reading is paused on all sockets."""
         self._socket_file: SocketFile | None = None
@@ -148,9 +147,8 @@ class RpcServer:
 
     def _look(self) -> None:
         """Check the clients' timeouts, and schedule the next check."""
-        deaf, self._deaf = self._deaf or self.held, self.held
         for peer in list(self._peers):
-            peer.look(self.now(), deaf)
+            peer.look(self.now())
         if self._refused:
             _log.warning("%s: refused %d connections: %d are open", self._name, self._refused, len(self._peers))
             self._refused = 0
@@ -195,7 +193,6 @@ class RpcServer:
         """On the loop's thread: pause or resume reading from all sockets."""
         if held != self.held:
             self.held = held
-            self._deaf = self._deaf or held
             for peer in list(self._peers):
                 peer.attend()
                 if not self.held:
