@@ -1,14 +1,15 @@
-"""gRPC channels to the nodes of a cluster: grpcio's own, or with TLS a ``TlsChannel``.
+"""gRPC channels to the nodes of a cluster, with TLS through a ``TlsTunnel``, and why their calls failed.
 
-Promises: connections are direct, whatever proxies the environment names (as in ``schemas.http_client``). The TLS code is imported only
-where TLS is used, because every worker process of Spark would pay for the import.
+Promises: connections are direct, whatever proxies the environment names (as in ``schemas.http_client``).
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
+from pyspark_tidb_binlog.binlog_source.rpc.tls_tunnel import TlsTunnel, explained
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 _DIRECT = ("grpc.enable_http_proxy", 0)
@@ -23,11 +24,28 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to ``host:port`` or ``unix:///path``, which has no TLS.
 
-    ``options``: grpcio's, for a channel without TLS; ``connect_seconds``: what opening a connection with TLS may take.
+    ``options``: grpcio's; ``connect_seconds``: what opening a connection with TLS may take.
     """
     if tls is None or address.startswith("unix:"):
         return grpc.insecure_channel(address, options=(*options, _DIRECT))
-    from pyspark_tidb_binlog.binlog_source.cluster.secure_channel import TlsChannel
-    from pyspark_tidb_binlog.binlog_source.rpc.h2_client import H2Client
+    seconds = max(connect_seconds, _TLS_CONNECT_SECONDS)
+    tunnel = TlsTunnel(address, tls, seconds)
+    of_tls = (
+        ("grpc.default_authority", address),
+        ("grpc.http2_scheme", "https"),
+        # grpcio gives an attempt up after this time, and must not do so before the tunnel says why
+        ("grpc.min_reconnect_backoff_ms", int(seconds * 2000)),
+    )
+    channel = grpc.insecure_channel(tunnel.target, options=(*of_tls, *options))  # the first of a name counts
+    weakref.finalize(channel, tunnel.close)
+    return channel
 
-    return TlsChannel(H2Client(address, tls, max(connect_seconds, _TLS_CONNECT_SECONDS)))
+
+def details(error: grpc.Call) -> str:
+    """The text of a failed call."""
+    return explained(error.details() or "")
+
+
+def reason(error: grpc.RpcError) -> str:
+    """The code and text of a failed call."""
+    return f"{error.code().name}: {details(error)}" if isinstance(error, grpc.Call) else str(error)

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import grpc
 from google.protobuf.message import Message
 
-from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
-from pyspark_tidb_binlog.binlog_source.wire.reason import reason
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 

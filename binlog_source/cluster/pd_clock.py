@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import reason
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import REQUEST_SECONDS, Endpoints, servers_of
-from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import tso

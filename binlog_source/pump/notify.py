@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.backoff import Backoff
@@ -50,7 +50,7 @@ def _notify(drainer: NodeStatus, deadline: float, tls: TlsSettings | None) -> st
                 call(b"", timeout=left, wait_for_ready=True)
                 return ""
             except grpc.RpcError as error:
-                failure = f"{error.code().name} {error.details()}" if isinstance(error, grpc.Call) else str(error)
+                failure = reason(error)
             if attempt + 1 < _ATTEMPTS:
                 time.sleep(max(0.0, min(_BACKOFF.pause(attempt), deadline - time.monotonic())))
     return f"Drainer {drainer.node_id} at {drainer.host}: {failure}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import details, open_channel
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import WRITE_BINLOG, WRITE_BINLOG_BATCH
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
@@ -154,7 +154,7 @@ class PumpWriter:
             raise self._failed("CANCELLED", str(error)) from error
         except grpc.RpcError as error:
             assert isinstance(error, grpc.Call)
-            raise self._failed(error.code().name, error.details() or "") from error
+            raise self._failed(error.code().name, details(error)) from error
         except grpc.FutureCancelledError as error:
             raise self._failed("CANCELLED", "the call was cancelled") from error
         if answered.errmsg:

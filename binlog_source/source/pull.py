@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.experimental
 
-from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
 from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import ANSWER_SECONDS, require_pump
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
@@ -35,7 +35,6 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     TIP,
     WRITE_BINLOG_BATCH,
 )
-from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time
@@ -177,10 +176,9 @@ class Pull:
         """
         if self._metadata is not None:
             return self._metadata
-        # grpcio would hold the call's lock while it waits, so that nobody could cancel it; TLS's calls have no events
-        take = getattr(self._call, "_consume_next_event", None)
-        while take is not None and self._call._state.initial_metadata is None and self._call._state.code is None:
-            take()
+        # grpcio would hold the call's lock while it waits, so that nobody could cancel it
+        while self._call._state.initial_metadata is None and self._call._state.code is None:
+            self._call._consume_next_event()
         received = {key: str(value) for key, value in self._call.initial_metadata() or ()}
         if DELIVERY_KEY not in received and not self._iterated:
             # Of a real Pump, whose metadata comes with its first message, or of a call that failed: grpcio raises that there.
@@ -206,10 +204,9 @@ class Pull:
         if isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
             # A signal's handler may have raised it where the call waits for an event: grpcio has then freed what the next would be taken from.
             return
-        # grpcio keeps 20 KB of a call of one thread for ever, unless that thread takes its last events; TLS's calls have none
-        take = getattr(self._call, "_consume_next_event", None)
-        while take is not None and self._call._state.due:
-            take()
+        # grpcio keeps 20 KB of a call of one thread for ever, unless that thread takes its last events
+        while self._call._state.due:
+            self._call._consume_next_event()
 
 
 def _position_in(text: str) -> Position | None:
@@ -223,8 +220,7 @@ def channel(endpoint: Endpoint) -> grpc.Channel:
 
 
 def _channel(endpoint: Endpoint, options: _Options) -> grpc.Channel:
-    # with TLS there are no options
-    key = endpoint.address, endpoint.tls, options if endpoint.tls is None else ()
+    key = endpoint.address, endpoint.tls, options
     with _channels_lock:
         if key not in _channels:
             _channels[key] = open_channel(endpoint.address, endpoint.tls, (*_OPTIONS, *options))
@@ -235,10 +231,8 @@ def renew(address: str) -> None:
     """Make the next call to ``address`` use a new connection. Calls in progress keep theirs."""
     with _channels_lock:
         for key in [key for key in _channels if key[0] == address]:
-            former: Any = _channels.pop(key)
-            if key[1] is not None:
-                # grpcio closes a channel that nobody has any more
-                former.retire()
+            # grpcio closes a channel that nobody has any more
+            del _channels[key]
 
 
 def offers_raw(endpoint: Endpoint, patience: float, waiting: Waiting = log_waiting) -> bool:

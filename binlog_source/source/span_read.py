@@ -19,6 +19,7 @@ from typing import TypeAlias
 import grpc
 import numpy as np
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import reason
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
@@ -40,7 +41,6 @@ from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO
-from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, payloads_in
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable

@@ -25,6 +25,7 @@ from dataclasses import replace
 import grpc
 import numpy as np
 
+from pyspark_tidb_binlog.binlog_source.cluster.channels import reason
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import newest_ts_of
@@ -47,7 +48,6 @@ from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP
-from pyspark_tidb_binlog.binlog_source.wire.reason import reason
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery

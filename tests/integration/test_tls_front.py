@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
 from pyspark_tidb_binlog.binlog_source.rpc import secured_peer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -93,7 +93,7 @@ def refused(server: TlsServer, tls: TlsSettings) -> str:
     with open_channel(server.address, tls) as channel, pytest.raises(grpc.RpcError) as failed:
         channel.unary_unary("/t/Write")(b"hello", timeout=PATIENCE)
     assert server.messages.empty()
-    return str(failed.value)
+    return reason(failed.value)
 
 
 @pytest.mark.shows("security.cert-allowed-cn", "pump security.cert-allowed-cn")
