@@ -15,7 +15,6 @@ Promises: the format is the original's, byte for byte. A position is (index of t
 """
 
 import datetime
-import fcntl
 import itertools
 import os
 import re
@@ -28,7 +27,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from pyspark_tidb_binlog.schemas.durable_file import sync_directory
+from pyspark_tidb_binlog.schemas.durable_file import locked_file, sync_directory
 from pyspark_tidb_binlog.schemas.errors import ApplyError, Corruption, LeaseHeld
 
 MAGIC = 471532804
@@ -366,12 +365,9 @@ class BinlogWriter:
 
 
 def _locked(directory: Path) -> int:
-    lock = os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT, _FILE_MODE)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return locked_file(directory / LOCK, _FILE_MODE)
     except BlockingIOError:
-        os.close(lock)
         raise LeaseHeld(
             f"another Drainer writes to {directory} and holds {directory / LOCK}: stop that Drainer, or name another directory"
         ) from None
-    return lock

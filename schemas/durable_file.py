@@ -1,10 +1,11 @@
-"""Small files that must survive a crash: records of progress, names, states.
+"""Small files that must survive a crash: records of progress, names, states. The lock of a file.
 
 Promises: after a crash at any moment, a file has its old content or its new content, whole. When ``replace_file`` has returned, the file
 has the new content. A write that fails, for example on a full disk, leaves the old content and no other file. Each file has one writer at a
 time.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,22 @@ def replace_file(path: Path, content: str, mode: int = 0o666) -> None:
         beside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def locked_file(path: Path, mode: int = 0o600) -> int:
+    """A descriptor that holds the exclusive lock of a file, which is made if there is none, until the descriptor is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process, or this one, holds the lock.
+        OSError: the file cannot be opened.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def sync_directory(directory: Path) -> None:

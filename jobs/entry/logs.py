@@ -5,7 +5,6 @@ Promises: two processes never write to the same file. A job's Python writes ``JO
 ``FILES`` old files are kept, as ``JOB.log.1`` and so on. Lines have the format of TiDB's tools (``log_lines.py``).
 """
 
-import fcntl
 import itertools
 import logging
 import logging.handlers
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.log_lines import FORMATS, TextLines
+from pyspark_tidb_binlog.schemas.durable_file import locked_file
 
 FILE_BYTES = 64 * 1024 * 1024
 """Size at which a log file is rotated; ``conf/log4j2.properties`` has the same for the JVM's."""
@@ -109,16 +109,12 @@ def _claim(wanted: Path) -> Path:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
         beside = path.with_name(f".{path.name}.lock")
         try:
-            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+            _claims[path] = locked_file(beside, 0o644)
+        except BlockingIOError:
+            continue
         except PermissionError:
             if beside.exists():
                 continue  # another user's: who has tried it as root, say
             raise
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        _claims[path] = lock
         return path
     raise AssertionError("unreachable: the numbers are infinite")

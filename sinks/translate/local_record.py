@@ -10,7 +10,6 @@ does not say the place in the target. A new directory is another target.
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pyspark_tidb_binlog.schemas.durable_file import replace_file, written_in
+from pyspark_tidb_binlog.schemas.durable_file import locked_file, replace_file, written_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, LeaseHeld
 
 _log = logging.getLogger(__name__)
@@ -220,10 +219,7 @@ def locked(directory: Path) -> int:
     Raises:
         LeaseHeld: another process has it.
     """
-    lock = os.open(directory / SAVEPOINT_LOCK, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return locked_file(directory / SAVEPOINT_LOCK)
     except BlockingIOError:
-        os.close(lock)
         raise LeaseHeld(f"another Drainer records its progress in {directory}: it has locked {SAVEPOINT_LOCK}") from None
-    return lock

@@ -4,12 +4,13 @@ Promises: no other module of the storage opens files. Every method raises ``OSEr
 """
 
 import contextlib
-import fcntl
 import os
 import resource
 import weakref
 from pathlib import Path
 from typing import Protocol
+
+from pyspark_tidb_binlog.schemas.durable_file import locked_file
 
 
 class AppendFile(Protocol):
@@ -180,13 +181,7 @@ class RealFileSystem:
 
     def lock(self, path: Path) -> int:
         """See ``FileSystem``."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return locked_file(path)
 
     def unlock(self, descriptor: int) -> None:
         """See ``FileSystem``."""
