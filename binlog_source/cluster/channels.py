@@ -1,6 +1,7 @@
 """gRPC channels to the nodes of a cluster, with TLS through a ``TlsTunnel``, and why their calls failed.
 
-Promises: connections are direct, whatever proxies the environment names (as in ``schemas.http_client``).
+Promises: connections are direct, whatever proxies the environment names (as in ``schemas.http_client``). A process
+forks before its first channel, as for Spark's workers: after that, grpcio's calls hang in a fork without ``GRPC_ENABLE_FORK_SUPPORT=1``.
 """
 
 import weakref
