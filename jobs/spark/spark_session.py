@@ -6,7 +6,6 @@ JVM and of Spark's Python processes goes to the log; the console has only the pr
 """
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,27 +17,20 @@ from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, take_back
-from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
 from pyspark_tidb_binlog.jobs.spark import jvm, pyspark_insides
 from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, LOCAL_JARS, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES, OWN_DAEMON, delta_version
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES, OWN_DAEMON
+from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
 from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
-EXTENSION = ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-CATALOG = ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-STATE_STORE = (
-    "spark.sql.streaming.stateStore.providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-)
-_log = logging.getLogger(__name__)
 _SHOWN = 50
 """Lines of the output of a JVM that did not start."""
 
@@ -97,31 +89,6 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     for name, value in additions(given, wanted).items():
         builder = builder.config(name, value)
     return builder
-
-
-def require_session(spark: SparkSession, *, delta: bool) -> None:
-    """Set what the stream needs in ``spark``; ``delta``: it writes a lake.
-
-    Raises:
-        ConfigError: it is another Spark or Delta, or lacks the Delta that a lake needs, or Python's threads have no threads of their own in its JVM.
-    """
-    require_spark(spark.version)
-    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
-        raise ConfigError(
-            "PYSPARK_PIN_THREAD is not true: what one thread of Python tells Spark about its jobs would reach those of others. Unset this variable"
-        )
-    if delta and "DATABRICKS_RUNTIME_VERSION" not in os.environ:
-        version = delta_version(spark)
-        if not version or any(value not in (spark.conf.get(name, "") or "") for name, value in (EXTENSION, CATALOG)):
-            raise ConfigError(
-                f"this Spark session has no Delta, with which Spark writes large tables of a lake ({document('installed')}). In a process without a "
-                "session, make it with configured(SparkSession.builder) from pyspark_tidb_binlog"
-            )
-        require_delta(version)
-    name, value = STATE_STORE
-    if "RocksDB" not in (spark.conf.get(name, "") or ""):
-        spark.conf.set(name, value)
-        _log.info("%s is %s in this session from now on", name, value)
 
 
 def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 import pyspark_tidb_binlog
 from pyspark_tidb_binlog.binlog_source.source.refused_source import RefusedSource, reason
 from pyspark_tidb_binlog.jobs.entry.versions import DELTA, EXACT_DELTA
-from pyspark_tidb_binlog.jobs.spark import spark_session
-from pyspark_tidb_binlog.jobs.spark.spark_session import STATE_STORE, delta_version, require_session
+from pyspark_tidb_binlog.jobs.spark import session_check
+from pyspark_tidb_binlog.jobs.spark.session_check import STATE_STORE, delta_version, require_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 pytestmark = pytest.mark.spark
@@ -25,7 +25,7 @@ def test_state_is_kept_in_rocksdb_whatever_the_session_had(spark: SparkSession) 
 
 
 def test_only_a_lake_needs_delta(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_session, "delta_version", lambda spark: "")
+    monkeypatch.setattr(session_check, "delta_version", lambda spark: "")
     require_session(spark, delta=False)
     with pytest.raises(ConfigError, match=r"this Spark session has no Delta, .* a lake .*configured\(SparkSession\.builder\)"):
         require_session(spark, delta=True)
