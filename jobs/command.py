@@ -1,13 +1,12 @@
 """The command: ``tidb-binlog [spark options] JOB [options]`` where the wheel is installed, ``./spark-submit.sh`` in a checkout.
 
 Options of ``spark-submit`` (``--master``, ``--conf``, ``--name``…) go to Spark in any position; all others go to the job, as do ``-c`` after the job and
-everything after ``--``. The command checks for packages, Java and jars before it starts anything. Then this process becomes the job
+everything after ``--``. The command checks for packages, Java and Delta's jars before it starts anything. Then this process becomes the job
 (``jobs/launch.py``), with a new environment: some variables are read only when a process starts.
 
 Promises: imports the standard library only, so that it can report missing packages. ``parsed`` is pure.
 """
 
-import contextlib
 import difflib
 import os
 import re
@@ -16,7 +15,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,15 +27,12 @@ from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, requi
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, LOCAL_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES, OWN_DAEMON
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
-_LAKE = re.compile(r"--?lake(=.*)?|(.*=)?lake(:.*)?")
-"""Options and values that name a lake: ``lake``, ``--dest-db-type=lake``, ``--lake=DIR``, ``--to=lake:DIR``."""
-_TARGET_KIND = ("TIDB_BINLOG__SYNCER__DB_TYPE", "BINLOG_SERVER_DEST_DB_TYPE")
 _WITH_SERVER = ("demo", "playground", "rehearse")
 """Jobs that, if they run in Spark, start a private MariaDB, unless ``--to`` names a server."""
 _OF_A_MOMENT = (["tables"], ["versions"], ["snapshots"], ["show"])
@@ -266,21 +261,6 @@ def _without_spark(options: Sequence[str]) -> bool:
     return by_sql or options[:1] in _OF_A_MOMENT
 
 
-def reads_a_lake(given: Given, environ: Mapping[str, str]) -> bool:
-    """Whether Spark needs Delta: the job is ``lake``, or an option, a variable or the file of settings names a lake as the target.
-
-    A file that cannot be read is the job's to report.
-    """
-    if given.job == "lake" or any(_LAKE.fullmatch(word) for word in [*given.options, *(environ.get(name, "") for name in _TARGET_KIND)]):
-        return True
-    for option, following in pairwise([*given.options, ""]):
-        if re.match(r"--?config(=|$)", option):
-            with contextlib.suppress(OSError, ValueError):
-                if re.search(r"(?im)^[^#\n]*db-type\W*=\s*[\"']lake[\"']", Path(option.partition("=")[2] or following).read_text()):
-                    return True
-    return False
-
-
 def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     """Spark's arguments; completes the environment."""
     home = _spark_home(environ)
@@ -290,11 +270,10 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     local = master.startswith("local") and not master.startswith("local-cluster")
     for name, value in FRUGAL.items():
         environ[name] = environ.get(name) or value
-    delta = reads_a_lake(given, environ)
-    jars = _jars(DELTA_JARS if delta else LOCAL_JARS, given, home, environ) if delta or local else None
+    jars = _jars(DELTA_JARS, given, home, environ)
     archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
     if archive is not None:
-        _renew(archive, environ, delta=delta)
+        _renew(archive, environ)
     named = jars_in(jars) if jars is not None else []
     class_path, all_jars, py_files = given.class_path, given.jars, given.py_files
     if local:
@@ -347,33 +326,27 @@ def _spark_home(environ: Mapping[str, str]) -> Path:
 
 
 def _jars(wanted: FetchedJars, given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """The directory of these jars, fetched if they are not there; None if Spark has them, the caller names others, or Spark runs without them."""
+    """The directory of these jars, fetched if they are not there; None if Spark has them, or the caller names others."""
     if wanted.are_named_in(" ".join([given.jars, given.class_path, *given.spark])) or wanted.ship_with(home):
         return None
     found = wanted.place()
     if found is None:
         # Not at the top: most starts need nothing of it.
-        from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_jars
+        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_jars
 
         found = wanted.place_to_fetch()
-        try:
-            ensure_jars(wanted, found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
-        except SetupError as error:
-            if wanted is DELTA_JARS:
-                raise
-            print(f"tidb-binlog: starts without {wanted.package}, so each micro-batch takes longer: {error}", file=sys.stderr)
-            return None
+        ensure_jars(wanted, found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
     return found
 
 
-def _renew(archive: ClassArchive, environ: Mapping[str, str], *, delta: bool) -> None:
+def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
     """Make the archive again if it was made for another Java or other jars. Without an archive, a start only takes longer."""
     if archive.tried() or not os.access(archive.jars, os.W_OK):
         return
     from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive
 
     try:
-        ensure_archive(archive.jars, SparkOfMachine(Path(sys.executable), archive.spark_home, dict(environ)), delta=delta)
+        ensure_archive(archive.jars, SparkOfMachine(Path(sys.executable), archive.spark_home, dict(environ)))
     except (SetupError, OSError) as error:
         print(f"tidb-binlog: Spark's class archive in {archive.jars} could not be made, so starts take longer: {error}", file=sys.stderr)
 

@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             server = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
             to, config = _server(server, config)
-        spark = build_session("tidb-binlog demo", delta=arguments.target == "lake")
+        spark = build_session("tidb-binlog demo")
         workload = stack.enter_context(upstream(work_dir, WorkloadConfig(seed=arguments.seed, rate=arguments.rate)))
         settings = settings_for(workload, config, config.target, work_dir)
         opened = workload.open(PUMPS)

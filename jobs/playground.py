@@ -134,8 +134,7 @@ def _replicating(
     from pyspark_tidb_binlog.jobs.stream.reporter import reporter_of
 
     say("starts Spark and the drainer")
-    spark = build_session("tidb-binlog playground", delta=bool(arguments.lake))
-    replication = stack.enter_context(Replication(spark, settings, stop))
+    replication = stack.enter_context(Replication(build_session("tidb-binlog playground"), settings, stop))
     say(f"shows the drainer at {replication.page_url}")
     stack.enter_context(reporter_of(replication.progress, arguments, "playground"))
     told = False

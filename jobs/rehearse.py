@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
             target = target_of(arguments.to) if arguments.to else stack.enter_context(PrivateMariaDB()).target()
             require_no_stream(target, config.apply, case.cluster_id)
             prepare_target(target, config, case.databases, drop=arguments.drop)
-        spark = build_session(f"tidb-binlog rehearse {case.directory.name}", delta=config.apply.db_type == "lake")
+        spark = build_session(f"tidb-binlog rehearse {case.directory.name}")
         stage = stack.enter_context(staged(case, work_dir))
         feeder = Feeder(lambda: feed(case, stage.addresses, arguments.pace, logs=schedule(case, move_back_seed=arguments.move_back)))
         settings = settings_for(stage, config, target, work_dir)

@@ -1,8 +1,8 @@
-"""Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, a browser, virtual environment, pinned packages, jars.
+"""Sets the project up on a fresh machine: Java, MariaDB, etcd, Kafka, a browser, virtual environment, pinned packages, Delta's jars.
 
 Promises: runs on a bare Python with the standard library only. Installs only what is missing, so a second run is quick. Prints each step, and
 the exact packages to install if it may not install them itself. ``spark-submit.sh`` and the Makefile run it. From an installed wheel,
-``jobs/command.py`` uses it to fetch jars.
+``jobs/command.py`` uses it to fetch Delta's jars.
 
     python3 -m pyspark_tidb_binlog.jobs.setup [--java] [--mariadb] [--etcd] [--kafka] [--browser] [--dev]
 
@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe
 from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, java_release
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, LOCAL_JARS, FetchedJars
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, FetchedJars
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 VENV = PROJECT / ".venv"
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     """Set up what is requested; returns 1 and prints the reason where that is not possible."""
     parser = _Parser("spark-submit.sh setup", description="Set the project up on this machine.", allow_abbrev=False)
     parser.add_argument("-V", "--version", action="version", version=f"Release Version: {VERSION}", help="print the version and exit")
-    parser.add_argument("--java", action="store_true", help="Java, Delta's jars and one for local files too")
+    parser.add_argument("--java", action="store_true", help="Java and Delta's jars too")
     parser.add_argument("--mariadb", action="store_true", help="MariaDB's server too")
     parser.add_argument("--etcd", action="store_true", help="etcd too, which the tests of PD's registry run")
     parser.add_argument("--kafka", action="store_true", help="a Kafka broker too, which the tests of that target run")
@@ -87,9 +87,8 @@ def main(argv: Sequence[str]) -> int:
             ensure_browser()
         ensure_packages(dev=wanted.dev)
         if wanted.java:
-            for jars in (LOCAL_JARS, DELTA_JARS):
-                ensure_jars(jars, VENV / jars.folder, spark_of_venv())
-                ensure_archive((VENV / jars.folder).resolve(), spark_of_venv(), delta=jars is DELTA_JARS)
+            ensure_jars(DELTA_JARS, VENV / DELTA_JARS.folder, spark_of_venv())
+            ensure_archive((VENV / DELTA_JARS.folder).resolve(), spark_of_venv())
         if wanted.kafka:
             ensure_kafka()
     except SetupError as error:
@@ -198,8 +197,8 @@ def ensure_resolved(package: str, to: Path, spark: SparkOfMachine, options: Sequ
     (to / COMPLETE).write_text(package)
 
 
-def ensure_archive(jars: Path, spark: SparkOfMachine, *, delta: bool) -> None:
-    """Spark's classes, and Delta's if ``delta``, in a class-data archive of the JVM beside ``jars``, made by one warm-up run unless it is there and fits.
+def ensure_archive(jars: Path, spark: SparkOfMachine) -> None:
+    """Spark's classes in a class-data archive of the JVM beside ``jars``, made by one warm-up run unless it is there and fits.
 
     Raises:
         SetupError: Spark does not run.
@@ -214,8 +213,7 @@ def ensure_archive(jars: Path, spark: SparkOfMachine, *, delta: bool) -> None:
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = str(CODE)
     try:
-        warmup = [str(spark.python), "-m", "pyspark_tidb_binlog.jobs.spark.warmup", "delta" if delta else "parquet"]
-        run(warmup, "the first run of Spark", env=environ, deaf=True)
+        run([str(spark.python), "-m", "pyspark_tidb_binlog.jobs.spark.warmup"], "the first run of Spark", env=environ, deaf=True)
         archive.replaced_by(aside)
     finally:
         aside.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ _NONE = "none\n"
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The class-data archive beside fetched jars."""
+    """The class-data archive beside Delta's jars."""
 
     jars: Path
-    """The directory of the fetched jars, with which the class path begins."""
+    """The directory of Delta's jars, with which the class path begins."""
     spark_home: Path
     java: Path
     """The program that is started, or a link to it."""

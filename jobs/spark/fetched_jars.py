@@ -1,4 +1,4 @@
-"""The jars that Spark is given beside its own: one for local files, and Delta's where Spark reads a lake. Imports neither Spark nor any package.
+"""The jars that Spark needs beside its own: Delta's with that for local files. Imports neither Spark nor any package.
 
 Promises: a directory of jars counts only if it has every jar of this release.
 """
@@ -59,20 +59,14 @@ class FetchedJars:
         return any(self.are_named_in(jar.name) for jar in (spark_home / "jars").glob("*.jar"))
 
 
-# 70 MB less to download
-_EXCLUDES = "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*"
-LOCAL_JARS = FetchedJars(
-    LOCAL_FILES_PACKAGE, "local-jars", _EXCLUDES, ("com.globalmentor_",), re.compile(r"\bhadoop-bare-naked-local-fs\b")
-)
-"""For a local master: files without a process for each (``pyspark_insides.LOCAL_FILES``)."""
 DELTA_JARS = FetchedJars(
     f"{LOCAL_FILES_PACKAGE},{DELTA_PACKAGE}",
     "spark-jars",
-    _EXCLUDES,
+    # 70 MB less to download
+    "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.core:*,com.github.luben:*,org.xerial.snappy:*,org.slf4j:*,org.apache.logging.log4j:*",
     ("io.delta_", "io.unitycatalog_", "com.globalmentor_"),
     re.compile(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b"),
 )
-"""For Spark that reads a lake: Delta's, and that of ``LOCAL_JARS``."""
 
 
 def jars_in(place: Path) -> list[str]:

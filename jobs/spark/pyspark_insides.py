@@ -32,7 +32,7 @@ CHECKPOINT_FILE_MANAGER = (
 """The setting by which Spark renames files of a checkpoint through Hadoop's ``FileSystem``."""
 LOCAL_FILES = ("spark.hadoop.fs.file.impl", "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem")
 """The setting by which Hadoop sets modes of local files itself. Without its native library, which PySpark lacks, it starts a process ``chmod`` for each
-file that it makes: four per batch, 20 to 70 ms. The class is in ``LOCAL_JARS``.
+file that it makes: four per batch, 20 to 70 ms. The class is in ``DELTA_JARS``.
 """
 _WHERE_TO_TELL = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"

@@ -24,7 +24,7 @@ from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, requi
 from pyspark_tidb_binlog.jobs.spark import jvm, pyspark_insides
 from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, LOCAL_JARS, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES, OWN_DAEMON
 from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
@@ -36,7 +36,7 @@ _SHOWN = 50
 
 
 def build_session(app_name: str, *, master: str | None = None, delta: bool = True, extra: Mapping[str, str] | None = None) -> SparkSession:
-    """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores. ``delta``: it reads or writes a lake."""
+    """The process's session, created if there is none. ``master`` None: spark-submit's, else all local cores."""
     require_spark(pyspark.__version__)
     _require_java_to_start()
     submitted = jvm.connect(REQUEST.asked.is_set)
@@ -221,14 +221,14 @@ def _jvm_of_our_own(conf: SparkConf) -> Any:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
-    local, jars = jvm.is_local(master), (DELTA_JARS if delta else LOCAL_JARS).place()
+    local, jars = jvm.is_local(master), DELTA_JARS.place()
     java, _ = java_of(os.environ)
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {"spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}"}
     if local:
         settings |= dict([OWN_DAEMON])
-    return settings | (_jars(jars, local=local) if delta or (local and jars is not None) else {})
+    return settings | (_jars(jars, local=local) if delta else {})
 
 
 def _jars(jars: Path | None, *, local: bool) -> dict[str, str]:

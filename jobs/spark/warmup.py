@@ -1,7 +1,6 @@
 """Uses each feature of Spark that jobs need, so that the JVM can archive the loaded classes; ``jobs/setup.py`` runs it once. [spark]
 
-Promises: leaves nothing behind, except the archive that the JVM writes. Its success also shows that Spark, Delta (if it is
-to be archived) and Python workers run.
+Promises: leaves nothing behind, except the archive that the JVM writes. Its success also shows that Spark, Delta and Python workers run.
 """
 
 import sys
@@ -23,13 +22,13 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def warm(spark: SparkSession, scratch: Path, form: str) -> int:
-    """Run a stateful stream through a Python worker into a table of this form; returns the number of rows that arrived."""
+def warm(spark: SparkSession, scratch: Path) -> int:
+    """Run a stateful stream through a Python worker into Delta; returns the number of rows that arrived."""
     table = str(scratch / "table")
 
     def append(batch: DataFrame, number: int) -> None:
         rows = batch.toArrow().num_rows
-        batch.sparkSession.createDataFrame([(number, rows)], "batch LONG, rows LONG").write.format(form).mode("append").save(table)
+        batch.sparkSession.createDataFrame([(number, rows)], "batch LONG, rows LONG").write.format("delta").mode("append").save(table)
 
     spark.range(100).write.parquet(str(scratch / "input"))
     numbers = spark.readStream.schema("id LONG").parquet(str(scratch / "input"))
@@ -42,15 +41,14 @@ def warm(spark: SparkSession, scratch: Path, form: str) -> int:
         .start()
     )
     query.awaitTermination()
-    total: int = spark.read.format(form).load(table).selectExpr("sum(rows)").collect()[0][0]
+    total: int = spark.read.format("delta").load(table).selectExpr("sum(rows)").collect()[0][0]
     return total
 
 
 if __name__ == "__main__":
-    (form,) = sys.argv[1:]  # delta or parquet
     with tempfile.TemporaryDirectory(prefix="tbs-warm-") as scratch:
-        session = build_session("warm-up", master="local[2]", delta=form == "delta")
-        arrived = warm(session, Path(scratch), form)
+        session = build_session("warm-up", master="local[2]")
+        arrived = warm(session, Path(scratch))
         session.stop()
         # The JVM writes its archive when it exits.
         end_jvm(_ARCHIVE_SECONDS)

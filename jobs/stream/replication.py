@@ -102,7 +102,7 @@ class Replication:
             PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
             Stopped: ``stop`` was set meanwhile.
         """
-        require_session(spark, delta=config.apply.db_type == "lake")
+        require_session(spark)
         self._spark = spark
         self._bootstrap = bootstrap
         self._say = say

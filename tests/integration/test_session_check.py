@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 import pyspark_tidb_binlog
 from pyspark_tidb_binlog.binlog_source.source.refused_source import RefusedSource, reason
 from pyspark_tidb_binlog.jobs.entry.versions import DELTA, EXACT_DELTA
-from pyspark_tidb_binlog.jobs.spark import session_check
 from pyspark_tidb_binlog.jobs.spark.session_check import STATE_STORE, delta_version, require_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -19,23 +18,16 @@ SOURCE = "pyspark_tidb_binlog.binlog_source.spark_format"
 def test_state_is_kept_in_rocksdb_whatever_the_session_had(spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set(STATE_STORE[0], "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
-    require_session(other, delta=True)
+    require_session(other)
     assert other.conf.get(STATE_STORE[0]) == STATE_STORE[1]
     assert delta_version(other) == EXACT_DELTA and EXACT_DELTA.startswith(".".join(map(str, DELTA)))
-
-
-def test_only_a_lake_needs_delta(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_check, "delta_version", lambda spark: "")
-    require_session(spark, delta=False)
-    with pytest.raises(ConfigError, match=r"this Spark session has no Delta, .* a lake .*configured\(SparkSession\.builder\)"):
-        require_session(spark, delta=True)
 
 
 def test_threads_of_python_must_have_threads_of_their_own_in_the_jvm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the driver says of the job that collects a batch is a property of its thread."""
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
     with pytest.raises(ConfigError, match=r"PYSPARK_PIN_THREAD is not true.*Unset"):
-        require_session(spark, delta=False)
+        require_session(spark)
 
 
 def test_where_the_source_cannot_be_imported_its_name_is_found_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,11 @@ def test_it_is_made_anew_where_it_does_not_fit(archive: ClassArchive, tmp_path: 
     monkeypatch.setattr(setup, "run", warm_up)
     spark = setup.SparkOfMachine(Path("python"), archive.spark_home, {"JAVA_HOME": str(tmp_path / "java")})
     os.chmod(archive.java, 0o755)
-    setup.ensure_archive(archive.jars, spark, delta=True)
+    setup.ensure_archive(archive.jars, spark)
     assert ran == []
     (archive.jars / "delta.jar").write_text("of another release")
     (archive.jars / "99999999.jsa").write_text("")
-    setup.ensure_archive(archive.jars, spark, delta=True)
+    setup.ensure_archive(archive.jars, spark)
     assert (len(ran), archive.fits(), archive.file.read_text()) == (1, True, "made")
     assert sorted(path.name for path in archive.jars.glob("*.jsa")) == ["spark.jsa"]
 

@@ -1,11 +1,9 @@
 """What the command reads from its arguments, and what it says before it starts anything."""
 
-from pathlib import Path
-
 import pytest
 
 from pyspark_tidb_binlog.jobs import command
-from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, reads_a_lake, require_packages, usage
+from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -71,30 +69,6 @@ def test_a_missing_package_is_one_line_with_the_extra_that_has_it() -> None:
 )
 def test_jars_of_delta_that_a_person_names_are_known(text: str, is_delta: bool) -> None:
     assert DELTA_JARS.are_named_in(text) == is_delta
-
-
-@pytest.mark.parametrize(
-    ("argv", "is_lake"),
-    [
-        ("lake life shop.orders --dir x", True),
-        ("drainer -dest-db-type lake", True),
-        ("drainer --dest-db-type=lake", True),
-        ("demo --target lake", True),
-        ("playground --lake /data/lake", True),
-        ("rehearse bank --to lake:/data/lake", True),
-        ("rehearse bank --to mysql://root@lakeside:3306", False),
-        ("drainer --config lake.toml", True),
-        ("drainer --config=mysql.toml", False),
-        ("drainer --config=gone.toml --data-dir /data/lake", False),
-        ("demo", False),
-    ],
-)
-def test_only_jobs_of_a_lake_get_deltas_jars(argv: str, is_lake: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("lake.toml").write_text("[syncer]\ndb-type = 'lake'\n")
-    Path("mysql.toml").write_text('[syncer]\n# db-type = "lake"\ndb-type = "mysql"\n')
-    assert reads_a_lake(parsed(argv.split()), {}) == is_lake
-    assert reads_a_lake(Given("drainer"), {"TIDB_BINLOG__SYNCER__DB_TYPE": "lake"})
 
 
 def test_what_a_lake_has_at_a_moment_is_shown_without_a_jvm() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import command, setup
+from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import Given
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, LOCAL_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import COMPLETE, DELTA_JARS, FetchedJars, jars_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -54,18 +54,3 @@ def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(monkeypat
     (spark_home / "jars").mkdir(parents=True)
     (spark_home / "jars" / f"{DELTA_JARS.package.split(':')[-2]}-9.jar").touch()
     assert command._jars(DELTA_JARS, Given("drainer"), spark_home, {}) is None
-
-
-def test_only_a_lake_needs_what_cannot_be_fetched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unreachable(*given: object) -> None:
-        raise setup.SetupError("Maven Central is not reached")
-
-    monkeypatch.setattr(own_places, "downloads", lambda: tmp_path / "cache")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(setup, "ensure_jars", unreachable)
-    assert command._jars(LOCAL_JARS, Given("drainer"), tmp_path, {}) is None
-    assert "starts without com.globalmentor:" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="Maven Central is not reached"):
-        command._jars(DELTA_JARS, Given("drainer"), tmp_path, {})

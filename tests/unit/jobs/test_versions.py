@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.spark_next import written_for
 from pyspark_tidb_binlog.jobs.entry import versions
-from pyspark_tidb_binlog.jobs.entry.versions import java_of, java_release, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
+from pyspark_tidb_binlog.jobs.spark.session_check import missing_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -58,6 +59,17 @@ def test_java_is_looked_for_as_spark_does(tmp_path: Path) -> None:
     (tmp_path / "release").write_text('JAVA_VERSION="11.0.2"\n')
     assert java_of({"PATH": str(tmp_path / "bin")}) == (tmp_path / "bin" / "java", 11)
     assert java_of({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path / "bin")}) == (None, None), "JAVA_HOME counts alone"
+
+
+def test_only_what_a_session_lacks_of_delta_is_named() -> None:
+    extension, catalog = "io.delta.sql.DeltaSparkSessionExtension", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    assert missing_delta("4.4.0", f"a.B,{extension}", catalog) == []
+    assert missing_delta("4.4.0", "a.B", catalog) == [("spark.sql.extensions", f"a.B,{extension}")]
+    assert missing_delta("", "", "") == [
+        ("spark.jars.packages", DELTA_PACKAGE),
+        ("spark.sql.extensions", extension),
+        ("spark.sql.catalog.spark_catalog", catalog),
+    ]
 
 
 def test_make_spark_next_is_written_for_another_spark_and_delta() -> None:
