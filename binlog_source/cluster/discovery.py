@@ -12,6 +12,7 @@ Promises: ``pumps()`` reads the registry each time.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +25,13 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
+_SAY_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 10.0
 """Some heartbeats of a Pump, which sends one every 2 s. A real Pump that closes first ends its heartbeats, and may stay registered as online
 (pump.md 2). It gets no fakes, because it waits until every Drainer has read its whole log."""
@@ -46,6 +48,38 @@ Waiting = Callable[[str], None]
 def log_waiting(why: str) -> None:
     """The ``Waiting`` that goes on."""
     _log.warning("waiting for the upstream: %s", why)
+
+
+class StartWait:
+    """The ``Waiting`` of a start: reports what does not answer at once and every ``_SAY_SECONDS``, on the terminal and in the log."""
+
+    def __init__(
+        self, patience: float, stop: threading.Event, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``patience``: seconds after which a start gives up, for messages; ``say`` prints a line on the terminal."""
+        self._patience = patience
+        self._stop = stop
+        self._say = say
+        self._clock = clock
+        self._begun = self._said_at = -1.0
+
+    def __call__(self, why: str) -> None:
+        """Report the reason, if that is due.
+
+        Raises:
+            Stopped: a stop was requested.
+        """
+        if self._stop.is_set():
+            raise Stopped(f"stopped while waiting for the upstream: {why}")
+        now = self._clock()
+        if self._begun < 0:
+            self._begun = now
+        elif now - self._said_at < _SAY_SECONDS:
+            return
+        self._said_at = now
+        text = f"waiting for the upstream, {now - self._begun:.0f} of {self._patience:g} s (spark.upstream-timeout): {why}"
+        _log.warning("%s", text)
+        self._say(text)
 
 
 def patiently(ask: Callable[[], A], patience: float, waiting: Waiting = log_waiting) -> A:

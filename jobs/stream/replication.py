@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import StartWait, discovery_of, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
@@ -50,7 +50,6 @@ from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, passed_over
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
-from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for

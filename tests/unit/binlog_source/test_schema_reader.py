@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.meta_value import NOW, MetaValue, value_at
+from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import NOW, MetaValue, value_at
 from pyspark_tidb_binlog.jobs.lab.emulator.mvcc import Mvcc
 
 KEY = b"k"
