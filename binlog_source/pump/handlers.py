@@ -7,7 +7,7 @@ While requests come one by one and the disk is quick, the loop writes them itsel
 hand-overs between threads would double that time.
 
 Promises: OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk, nothing is read
-from the sockets, so memory is bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
+from writers, so memory is bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
 """
 
 import threading

@@ -2,7 +2,8 @@
 
 Promises: while a client does not read its answers, nothing is read from it. A client that owes something, its first words or the rest of a
 request, and neither sends nor reads for ``IDLE_SECONDS`` is closed. A client that violates HTTP/2 receives GOAWAY and is closed. While the
-server holds (``RpcServer.hold``), received calls wait, nothing more is read from the socket, and no timeout runs.
+server holds (``RpcServer.hold``), received calls wait, and no timeout runs. Then only HTTP/1 is read, and clients of streams until their next
+call.
 """
 
 import asyncio
@@ -179,7 +180,7 @@ class Peer(asyncio.Protocol):
                 self._cancelled(event.stream_id)
         self.flush()
         self._relieve()
-        if self._paused:
+        if self._paused or self.server.held:
             self.attend()
 
     def _called(self, connection: Connection, call: Call) -> None:
@@ -256,14 +257,18 @@ class Peer(asyncio.Protocol):
                 self._transport.write(b"".join(out))
 
     def attend(self) -> None:
-        """Pause reading while the server holds or this client does not read its answers; else resume it."""
+        """Pause reading while this client's calls wait or it does not read its answers; else resume it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.server.held or self._is_deaf():
+        if self._is_held() or self._is_deaf():
             transport.pause_reading()
         else:
             transport.resume_reading()
+
+    def _is_held(self) -> bool:
+        """Whether the server holds this client. A slow disk must stop neither the pages nor the streams: their clients' windows are read."""
+        return self.server.held and self.connection is not None and (not self.streams or bool(self._events))
 
     def _is_deaf(self) -> bool:
         """Whether too many answers wait because this client does not read them."""

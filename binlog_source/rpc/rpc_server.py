@@ -9,7 +9,7 @@ Promises:
   once, if its client is still connected.
 * A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
 * An exception in a handler fails its own call and no other.
-* ``hold`` pauses reading from all sockets, so that what is not stored yet stays with the clients. Nothing is read from a client that does not read.
+* ``hold`` pauses reading from clients of unary calls, so that what is not stored yet stays with them. Nothing is read from a client that does not read.
 * The memory of large unfinished requests is bounded (``request_memory``); so are streams and connections, of which further ones are refused.
 * ``stop`` returns when no handler is running, or when its timeouts have passed.
 * With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever its ALPN. A Unix socket has no TLS.
@@ -69,7 +69,7 @@ class RpcServer:
         self.memory = RequestMemory()
         """The memory for large unfinished requests."""
         self.held = False
-        """Whether reading is paused on all sockets."""
+        """Whether reading of unary calls is paused."""
         self._socket_file: SocketFile | None = None
         self.port = 0
         """The TCP port it listens on."""
@@ -190,7 +190,7 @@ class RpcServer:
             peer.flush()
 
     def hold(self, held: bool) -> None:
-        """On the loop's thread: pause or resume reading from all sockets."""
+        """On the loop's thread: pause or resume reading of unary calls."""
         if held != self.held:
             self.held = held
             for peer in list(self._peers):
@@ -206,8 +206,6 @@ class RpcServer:
         if len(self._peers) > most:
             self._refused += 1
             peer.close()
-        if self.held:
-            peer.attend()
 
     def left(self, peer: Peer) -> None:
         """A connection was lost."""

@@ -59,7 +59,6 @@ class SecuredPeer(Peer):
             self.connection_lost(None)
             return
         self._use(transport)
-        self.attend()
         early, self._early = b"".join(self._early), []
         if early:
             self.data_received(early)

@@ -1,4 +1,4 @@
-"""The C library's memory in the job and in Spark's Python workers: blocks are reused within a task, and given back after it. [process]
+"""The C library's memory in the job, in Spark's Python workers and in a Pump: blocks are reused, huge ones given back. [process]
 
 Arrow and numpy allocate blocks of megabytes all the time. With glibc's default threshold, the kernel maps each block anew and fills its pages with zeros:
 a third of the time of some steps. Blocks kept for good would be memory of idle workers. The JVM keeps the default (``spark_session.FRUGAL``), because

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
@@ -288,6 +289,7 @@ def test_many_pulls_that_nobody_reads_hold_few_huge_binlogs(tmp_path, delivery):
             assert most_memory(pump) < before + 14 * size, "three of the sixteen are held at a time"
         with Pull(pump.address) as pull:
             assert [entity.meta.commitTs for entity in pull.take(1)] == [11]
+        eventually(lambda: psutil.Process(pump.pid).memory_info().rss < before + 2 * size)
 
 
 def test_pulls_that_hold_huge_binlogs_and_read_nothing_stop_nobody(tmp_path, monkeypatch):

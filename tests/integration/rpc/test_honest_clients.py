@@ -1,6 +1,7 @@
 """The front with clients that do nothing wrong: calls, large and many, gzip, texts and metadata; and handlers that fail."""
 
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -161,10 +162,16 @@ def test_a_refusal_that_is_raised_for_ever_gathers_nothing(server, channel):
 # Holding.
 
 
-def test_while_it_holds_nothing_is_read_and_nothing_is_lost(server, channel):
+def test_while_it_holds_no_call_is_read_and_nothing_is_lost(server, channel):
     call = unary(channel, "Write")
     call(b"before")
-    server.front.call(server.front.hold, True)
+    with grpc.insecure_channel(server.address, options=UNLIMITED) as reader:
+        stream = streaming(reader, "Down")(b"3000 10000", timeout=PATIENCE)
+        next(stream)
+        server.front.call(server.front.hold, True)
+        assert len(list(stream)) == 2999, "its windows are read"
+    with urllib.request.urlopen(f"http://{server.address}/status", timeout=PATIENCE) as page:
+        assert page.read() == b"GET /status "
     futures = [call.future(b"%d" % n) for n in range(100)]
     with grpc.insecure_channel(server.address, options=UNLIMITED) as later:
         futures.append(unary(later, "Write").future(b"from a client that comes meanwhile", wait_for_ready=True))
