@@ -78,6 +78,10 @@ _WHOLE_BYTES = 1 << 20
 """Up to this size a mirror is written again in one write, which takes a third of the time of a file of its own and of a commit that swaps files."""
 
 
+_HERE_BYTES = _WHOLE_BYTES
+"""Up to this size a mirror whose columns change stays in its directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """The record of each commit to a mirror."""
@@ -309,7 +313,7 @@ class MirrorTable:
         """
         kinds = {getattr(field.type, "type", "variant") for field in lake_table.delta_schema(schema).fields}
         needed = dict(_FEATURES[kind] for kind in sorted(kinds & _FEATURES.keys()))
-        is_here = self.bytes <= _WHOLE_BYTES and needed.keys() >= set(self._features)
+        is_here = self.bytes <= _HERE_BYTES and needed.keys() >= set(self._features)
         there = self if is_here else self.created(uri, schema, stamp, self._large)
         # In a version of its own, which has all rows.
         if lacking := [feature for name, feature in needed.items() if name not in there._features]:

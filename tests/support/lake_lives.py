@@ -53,8 +53,9 @@ SHORT_PAST = {
     (upkeep, "KEPT_HOURS"): 0,
     (upkeep, "HOUR_MS"): 1_000,
     (upkeep, "DAY_MS"): 500,
+    (mirror_table, "_HERE_BYTES"): -1,
 }
-"""Limits with which old versions of mirrors go at once. A second stands for an hour. Of a ledger, with ``BUSY_UPKEEP``, what is older than all moments."""
+"""Limits with which old versions and directories of mirrors go at once. A second stands for an hour. Of a ledger, with ``BUSY_UPKEEP``, what is older than all moments."""
 SMALL_PIECES = {(mirrors, "PIECE_BYTES"): 1, (net_changes, "PIECE_BYTES"): 10_000, (mirror_table, "_MOST_FILES"): 1}
 """Limits with which rows come in pieces, and mirrors are compacted."""
 SHORT_RETENTION = 3.0

@@ -379,7 +379,7 @@ def test_a_small_mirror_is_written_again_in_one_version_and_others_elsewhere(tmp
     # It has a feature that these rows do not need.
     other = again.rewritten(str(tmp_path / "u"), ROWS, lambda rows: rows, ONE_STAMP)
     assert other.uri == str(tmp_path / "u") and other._table.protocol().reader_features is None
-    monkeypatch.setattr(mirror_table, "_WHOLE_BYTES", 0)
+    monkeypatch.setattr(mirror_table, "_HERE_BYTES", 0)
     assert other.rewritten(str(tmp_path / "v"), ROWS, lambda rows: rows, ONE_STAMP).uri == str(tmp_path / "v")
 
 
@@ -632,7 +632,7 @@ def test_nothing_is_left_of_what_fails(tmp_path: Path, monkeypatch: pytest.Monke
         return one
 
     monkeypatch.setattr(mirrors, "_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(mirror_table, "_WHOLE_BYTES", -1)
+    monkeypatch.setattr(mirror_table, "_HERE_BYTES", -1)
     monkeypatch.setattr(lake_table, "overwrite", fails("overwrite", overwrite))
     monkeypatch.setattr(MirrorTable, "merge", fails("merge", merge))
     sink = scene.sink(tmp_path)
