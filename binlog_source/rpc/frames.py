@@ -1,8 +1,7 @@
-"""HTTP/2 frames: types, flags, sizes (RFC 9113, sections 4 and 6). Pure."""
+"""HTTP/2 frames: types, flags, sizes, and the error that a wrong one is (RFC 9113, sections 4, 6 and 7). Pure."""
 
 import struct
-
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, ProtocolError
+from enum import IntEnum
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -21,6 +20,26 @@ LARGEST_MAX_FRAME = (1 << 24) - 1
 DEFAULT_TABLE = 4096
 SIZES = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 """Bytes of the payloads whose size is fixed."""
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    FLOW_CONTROL_ERROR = 0x3
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    COMPRESSION_ERROR = 0x9
+    ENHANCE_YOUR_CALM = 0xB
+
+
+class ProtocolError(Exception):
+    """The client violated HTTP/2: GOAWAY reports ``code``, and the connection is closed."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

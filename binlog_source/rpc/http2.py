@@ -53,13 +53,14 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     WIDEST,
     WINDOW_UPDATE,
     WORD,
+    ErrorCode,
+    ProtocolError,
     frame,
     unpadded,
     word_frame,
 )
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import PREFIX_SIZE, announced, cut, percent, too_large
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Fields, HeaderReader, literal
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ErrorCode, ProtocolError
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 
 MAX_STREAMS = 512

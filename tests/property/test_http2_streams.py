@@ -5,10 +5,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Cancelled, Connection
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ProtocolError
 from tests.support.examples import examples
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9

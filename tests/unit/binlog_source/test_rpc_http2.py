@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import percent
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import HeaderReader, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import HEAD, Call, Cancelled, Connection
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ProtocolError
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 from tests.support.http2_frames import widen, word
 

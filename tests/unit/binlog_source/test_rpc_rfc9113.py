@@ -7,10 +7,9 @@ import struct
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection
-from pyspark_tidb_binlog.binlog_source.rpc.http2_errors import ProtocolError
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
