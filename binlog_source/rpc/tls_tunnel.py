@@ -31,6 +31,7 @@ _CHUNK = 128 << 10
 _MOST_KNOWN = 1000
 _PAUSE = 0.1
 """Seconds until the next try of a process without a free file descriptor."""
+_NO_HTTP2 = "Failed parsing HTTP/2"
 _TARGET = re.compile(r"unix-abstract:tidb-binlog-tls-\w+")
 _PEER = struct.Struct("3i")
 """Process, user and group of a Unix socket's other end."""
@@ -43,7 +44,8 @@ def explained(text: str) -> str:
     """Explain grpcio's text of a failed call: of a connection through a tunnel, with the server's address and the reason."""
     found = _TARGET.search(text)
     address, why = _known.get(found[0], ("", "")) if found else ("", "")
-    if why:
+    # What the server has said instead of HTTP/2, only grpcio knows.
+    if why and _NO_HTTP2 not in text:
         return f"failed to connect to {address}: {why}"
     return text.replace(found[0], address) if found and address else text
 
