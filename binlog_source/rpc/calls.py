@@ -10,9 +10,8 @@ from typing import Protocol
 
 from pyspark_tidb_binlog.binlog_source.rpc import http1
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import ENCODING, GZIP, prefixed, prefixed_gzip
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import Fields
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Connection
-
-Fields = Sequence[tuple[bytes, bytes]]
 
 BACKLOG_BYTES = 2 << 20
 """A stream handler waits while more bytes than this of its answers are not sent yet."""

@@ -59,7 +59,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     unpadded,
     word_frame,
 )
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import PREFIX_SIZE, announced, cut, percent, too_large
+from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import PREFIX_SIZE, announced, cut, percent, prefixed, too_large
 from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Fields, HeaderReader, literal
 from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
 
@@ -367,14 +367,14 @@ class Connection:
             return
         length = len(message) + PREFIX_SIZE
         if length > min(stream.window, self._window, self._max_frame) or self._table_update:
-            self.send(stream_id, b"\x00" + WORD.pack(len(message)) + message)
+            self.send(stream_id, prefixed(message))
             self.finish(stream_id, 0, "")
             return
         del self._streams[stream_id]
         self._window -= length
         number = WORD.pack(stream_id)
         head = FRAME.pack(length << 8 | DATA, 0, stream_id)
-        self._out.append(b"".join((_HEAD_START, number, HEAD, head, b"\x00", WORD.pack(len(message)), message, _OK_START, number, _OK)))
+        self._out.append(b"".join((_HEAD_START, number, HEAD, head, prefixed(message), _OK_START, number, _OK)))
 
     def refuse(self, stream_id: int, status: int, text: str) -> None:
         """Fail a call before anything was answered."""

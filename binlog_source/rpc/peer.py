@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Fields, Loop, Methods, PendingCall, StreamCall, StreamHandler
+from pyspark_tidb_binlog.binlog_source.rpc.calls import BACKLOG_BYTES, Loop, Methods, PendingCall, StreamCall, StreamHandler
 from pyspark_tidb_binlog.binlog_source.rpc.frames import ErrorCode, ProtocolError
 from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import INTERNAL, UNIMPLEMENTED, Refusal, message_of
+from pyspark_tidb_binlog.binlog_source.rpc.header_block import Fields
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection, Event
 from pyspark_tidb_binlog.binlog_source.rpc.http_peer import HttpPeer

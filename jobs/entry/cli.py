@@ -233,6 +233,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
+    first = otherwise or _FIRST[model].split()
     for setting in settings:
         if setting.path in otherwise:
             setting = dataclasses.replace(setting, default=otherwise[setting.path])
@@ -243,7 +244,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
         metavar = SWITCH if setting.kind is bool else "VALUE"
         shown = " ".join(one for one in (help_of(setting), f"[{default_of(setting)}]") if one != "[]").replace("%", "%%")
         added = group.add_argument(*flags, dest=_FLAG + setting.path, metavar=metavar, default=argparse.SUPPRESS, help=shown)
-        if setting.path not in (otherwise or _FIRST[model].split()):
+        if setting.path not in first:
             to.hidden[added], added.help = shown, argparse.SUPPRESS
 
 

@@ -25,7 +25,7 @@ _FILE_BYTES = 128 << 20
 REFUSED_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index", "__delta_internal_row_index", "__delta_internal_is_row_deleted"})
 """In lower case. Spark has columns of these names itself, and cannot read or write a table that has them and deletion vectors."""
 
-_FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 """By a type in SQL: what a table needs for it."""
 
 
@@ -103,7 +103,7 @@ def column_clauses(there: Sequence[str], kept: Mapping[str, str], new: Mapping[s
     Files have the former names: Spark adds column mapping, and the columns' names in files to the schema. A name may be that of another column before, or
     differ in case only. So each renamed column has a name of its own in between.
     """
-    features = [f", 'delta.feature.{_FEATURES[kind]}' = 'supported'" for kind in sorted(_FEATURES.keys() & set(new.values()))]
+    features = [f", 'delta.feature.{FEATURES[kind]}' = 'supported'" for kind in sorted(FEATURES.keys() & set(new.values()))]
     gone = [quote_name(name) for name in there if name not in kept]
     renamed = [
         (quote_name(was), quote_name(f"_tidb_{place}"), quote_name(name)) for place, (was, name) in enumerate(kept.items()) if was != name

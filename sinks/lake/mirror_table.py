@@ -32,7 +32,7 @@ from pyspark_tidb_binlog.schemas.changes.variant_values import STORED_VARIANT, l
 from pyspark_tidb_binlog.schemas.errors import ApplyError
 from pyspark_tidb_binlog.sinks.lake import lake_table
 from pyspark_tidb_binlog.sinks.lake.lake_table import APP, FULL, KEPT_HOURS, RUN_BYTES, LiveFile, WrittenPart
-from pyspark_tidb_binlog.sinks.lake.large_mirrors import REFUSED_NAMES, LargeMirrors, SparkFailed, column_clauses
+from pyspark_tidb_binlog.sinks.lake.large_mirrors import FEATURES, REFUSED_NAMES, LargeMirrors, SparkFailed, column_clauses
 from pyspark_tidb_binlog.sinks.lake.net_changes import MirrorChanges
 
 _log = logging.getLogger(__name__)
@@ -65,11 +65,8 @@ _LARGE = {
 }
 """Of a mirror that Spark writes, too. ``upkeep`` makes its checkpoints."""
 _PHYSICAL = "delta.columnMapping.physicalName"
-_FEATURES = {
-    "timestamp_ntz": ("timestampNtz", TableFeatures.TimestampWithoutTimezone),
-    "variant": ("variantType", TableFeatures.VariantType),
-}
-"""By the type of a column: the feature that its table needs."""
+_ADDED = {"timestampNtz": TableFeatures.TimestampWithoutTimezone, "variantType": TableFeatures.VariantType}
+"""``FEATURES`` as delta-rs adds them."""
 _BATCH_ROWS = 1 << 12
 _MOST_FILES = 64
 """Small files at which a mirror is compacted: each merge adds some."""
@@ -311,12 +308,11 @@ class MirrorTable:
         """The table whose rows are as ``turned`` makes them, of ``schema``: this one, in one version, if it is small and has no feature that the rows do not
         need; else another one at ``uri``, which goes if the round fails.
         """
-        kinds = {getattr(field.type, "type", "variant") for field in lake_table.delta_schema(schema).fields}
-        needed = dict(_FEATURES[kind] for kind in sorted(kinds & _FEATURES.keys()))
-        is_here = self.bytes <= _HERE_BYTES and needed.keys() >= set(self._features)
+        needed = {FEATURES[field.type.type] for field in lake_table.delta_schema(schema).fields if field.type.type in FEATURES}
+        is_here = self.bytes <= _HERE_BYTES and needed.issuperset(self._features)
         there = self if is_here else self.created(uri, schema, stamp, self._large)
         # In a version of its own, which has all rows.
-        if lacking := [feature for name, feature in needed.items() if name not in there._features]:
+        if lacking := [_ADDED[name] for name in sorted(needed.difference(there._features))]:
             there._table.alter.add_feature(lacking, allow_protocol_versions_increase=True, commit_properties=stamp.commit)
         variants = {f.name for f in schema if pa.types.is_struct(f.type)}
         rows = (_with_documents(pa.Table.from_batches([turned(batch)]), variants).to_batches() for batch in self.read())
