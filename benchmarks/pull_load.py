@@ -27,9 +27,9 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     WIDEST,
     WINDOW_UPDATE,
     frame,
+    literal,
     word_frame,
 )
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import BATCH_KEY, DELIVERY_KEY, PULL_BINLOGS
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 

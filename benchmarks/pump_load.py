@@ -21,8 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, literal
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 
 _FRAME = struct.Struct(">IBI")

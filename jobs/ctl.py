@@ -25,9 +25,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.registries import PD_SCHEME
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, RegistryClient
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM, comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_look import asked, look

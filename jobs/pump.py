@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import now_by_pumps
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payload, require_past
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import require_owner
 from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, value_directory

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pyspark_tidb_binlog.binlog_source.cluster.pump_clock import now_by_pumps
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import now_by_pumps
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries

@@ -1,4 +1,4 @@
-"""Client of the standalone registry and oracle, over HTTP.
+"""Client of the standalone registry and oracle, over HTTP; and ``open_registry``, which chooses between this one and PD.
 
 Promises: those of ``binlog_source.cluster.registry.Registry``. A client has one keep-alive connection, and one more for each call that
 waits for changes, so that a wait blocks no other call. A lost connection is reopened once per call. Then ``PumpUnavailable`` names the URL
@@ -11,11 +11,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Listing, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpAnswer, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
+PD_SCHEME = "pd://"
 _TIMEOUT = 10.0
 
 
@@ -126,3 +128,28 @@ def _listing(data: Any) -> Listing:
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolViolation(f"the registry did not answer with a listing: {data!r}") from error
     return Listing(tuple(NodeStatus.from_dict(item) for item in items), revision)
+
+
+def open_registry(url: str, tls: TlsSettings | None = None) -> Registry:
+    """The registry at ``http://host:port`` (standalone) or ``pd://host:port,host:port`` (PD); no request is sent yet.
+
+    ``tls``: the cluster's; PD is then spoken to with it, the standalone registry where its URL is ``https://``.
+
+    Raises:
+        ConfigError: the URL has another form.
+    """
+    if url.startswith(PD_SCHEME):
+        scheme, addresses = "https" if tls else "http", url.removeprefix(PD_SCHEME).split(",")
+        return PdRegistry(",".join(f"{scheme}://{address.strip()}" for address in addresses if address.strip()), tls)
+    if url.startswith(("http://", "https://")):
+        return RegistryClient(url, tls)
+    raise ConfigError(f"registry {url!r} is not of the form http://host:port (standalone) or pd://host:port,host:port (PD)")
+
+
+def tidb_status_ports(registry: Registry) -> tuple[str, ...]:
+    """``host:port`` of the status port of each TiDB server that ``registry`` knows; none if it is the standalone one.
+
+    Raises:
+        PumpUnavailable: PD does not answer.
+    """
+    return registry.tidb_status_ports() if isinstance(registry, PdRegistry) else ()

@@ -5,16 +5,24 @@
     GET /ddl/history           one DDL job
     GET /info/all              the TiDB servers: id, address, version, whether they write binlogs
 
+A port must be of the cluster of this program. Another cluster's TiDB has no trace of our Prewrites, so each committed transaction would be
+settled as rolled back.
+
+    PD names the port's address, or the id of a TiDB server that /info reports   ours (a load balancer passes /info on)
+    /cluster_id answers (the standalone registry, the embedded upstream)         the id decides
+    no PD, and the port reports no id: a TiDB                                    assumed to be ours
+
 A port is ``http://host:port``, ``https://host:port``, or ``host:port`` as PD names it. The last form uses TLS if the cluster does.
 """
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
+from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, mvcc_info, verdict_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -40,6 +48,33 @@ def status_ports(urls: str) -> tuple[str, ...]:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         found.append(f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}")
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCluster:
+    """What is known of the cluster: with PD, a port must show a TiDB server of it. Pure."""
+
+    cluster_id: int = 0
+    """0: unknown."""
+    servers: Mapping[str, str] | None = None
+    """``ip:status_port`` of each TiDB server that PD names, by id; None: there is no PD."""
+
+    def believes(self, address: str) -> bool:
+        """Whether the port need not be asked: PD names this status port, or nothing is known to compare with."""
+        if self.servers is None:
+            return not self.cluster_id
+        return address.rpartition("://")[2] in self.servers.values()
+
+    def why_foreign(self, cluster_id: int | None, server_id: str | None) -> str:
+        """Why a port with these ids is not of this cluster; "": it is. None: the port does not report that id."""
+        if cluster_id is not None and self.cluster_id:
+            return (
+                "" if cluster_id == self.cluster_id else f"it is of cluster {cluster_id}, but this program serves cluster {self.cluster_id}"
+            )
+        if self.servers is None or (server_id is not None and server_id in self.servers):
+            return ""
+        named = ", ".join(sorted(self.servers.values())) or "none"
+        return f"it is no TiDB of this cluster: PD names {named}, but not the server {server_id or 'at this address'}"
 
 
 class StatusPorts:
@@ -161,6 +196,16 @@ class StatusPorts:
         secure = self._tls is not None if not scheme else scheme == "https"
         with HttpConnection.to(place, _TIMEOUT, tls=secure and (self._tls or True)) as connection:
             return connection.request("GET", path)
+
+
+def own_cluster(registry: Registry | None, cluster_id: int) -> OwnCluster:
+    """The cluster of ``registry``; ``cluster_id``: the configured one, 0 = the registry's.
+
+    Raises:
+        PumpUnavailable: the registry does not answer.
+    """
+    known = cluster_id or (registry.cluster_id() if registry is not None else 0)
+    return OwnCluster(known, registry.tidb_servers() if isinstance(registry, PdRegistry) else None)
 
 
 def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None:

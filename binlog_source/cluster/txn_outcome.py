@@ -1,13 +1,28 @@
-"""The outcome of a transaction if no Pump has it: derived from the answer of ``GET /mvcc/hex/{key}`` (rows.md 9.3). Pure.
+"""The outcome of a transaction if no Pump has it: derived from the answer of ``GET /mvcc/hex/{key}`` (rows.md 9.3). Pure except for reading
+the clock.
 
 A write record of the transaction, commit or rollback, is final. A lock means that the transaction is still running. No trace proves a
 rollback (``decide``) only under three conditions: the upstream has reported it for long enough, at every question; MVCC GC has not passed
 start_ts; and no later transaction wrote the primary key. Otherwise the outcome can no longer be determined, and an operator must settle it:
 ``undecided_text`` has the command. Pump and Drainer both decide with this function, and record the outcome with ``outcome_payload``.
+
+How long "no trace" was reported is never a difference of two clocks. A start_ts comes from PD's clock. If PD's or this machine's clock is
+wrong, a transaction that has just begun looks old. But nobody can have observed the transaction for longer than it exists. So the time
+counts from the first answer without a trace, in readings of this machine's monotonic clock. Counting starts again
+
+* after a restart of the machine, or on another machine,
+* after any other answer of the upstream,
+* after an outage of the upstream: a write that was under way may still arrive when the upstream is back.
 """
 
 import enum
-from dataclasses import dataclass
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.conf.entry import COMMAND
@@ -16,6 +31,8 @@ from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE = "/proc/self/ns/time"
 _ROLLBACK_OP = 3
 """``MvccWrite.type`` of a rollback."""
 ASK_AFTER = 1.0
@@ -27,6 +44,45 @@ LEAST_GC_LIFE_MS = 600_000
 """TiDB's minimum of ``tidb_gc_life_time`` is ten minutes: what is younger is not collected."""
 ASKED_AT_ONCE = 256
 """About how many Prewrites the upstream is asked in a row, the oldest first, before anything else is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reading of a monotonic clock: its name, and milliseconds since some moment. Readings with the same name may be subtracted."""
+
+    clock: str
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTimes:
+    """Since when each start_ts has been absent each time that the upstream was asked, by ``clock``."""
+
+    clock: str = ""
+    since_ms: Mapping[int, int] = field(default_factory=dict)
+
+    def seen(self, absent: Iterable[int], now: Reading) -> "WaitingTimes":
+        """The same after the upstream answered that exactly ``absent`` are absent now."""
+        known = self.since_ms if self.clock == now.clock else {}
+        return WaitingTimes(now.clock, {ts: known.get(ts, now.ms) for ts in absent})
+
+    def waited_ms(self, start_ts: int, now: Reading) -> int:
+        """How long ``start_ts`` has been absent, in milliseconds."""
+        return now.ms - self.since_ms.get(start_ts, now.ms) if self.clock == now.clock else 0
+
+
+def running_time() -> Reading:
+    """A reading of this machine's monotonic clock, which all its processes share."""
+    return Reading(_clock(), time.monotonic_ns() // 1_000_000)
+
+
+@lru_cache(maxsize=1)
+def _clock() -> str:
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {os.readlink(_NAMESPACE)}"
+    except OSError:
+        # the machine's boot cannot be identified here: the name is valid in this process only
+        return uuid.uuid4().hex
 
 
 class TransactionState(enum.Enum):
@@ -64,7 +120,7 @@ def decide(verdict: Verdict, start_ts: int, waited_ms: float, safe_point: int | 
     Args:
         verdict: the upstream's.
         start_ts: the transaction's.
-        waited_ms: how long the upstream has reported no trace of the transaction (``waits.py``).
+        waited_ms: how long the upstream has reported no trace of the transaction (``WaitingTimes``).
         safe_point: MVCC data up to this ts may be collected; None: unknown, so all data may be. It must have been read after the verdict.
     """
     if verdict.finding is TransactionState.COMMITTED:

@@ -8,7 +8,7 @@ commit_ts that the Pump will hold. The Pump is already in the registry, and the 
 Promises:
 
 * From ``start`` on the Drainer is registered as ``online``, with the checkpoint as maxCommitTS. Every ``HEARTBEAT`` seconds the entry is
-  renewed with the state of ``node_states.py``. After ``stop`` it is ``paused``, or ``offline`` if an operator asked for ``close``.
+  renewed with its state. After ``stop`` it is ``paused``, or ``offline`` if an operator asked for ``close``.
 * A pause takes effect between two batches. A close does, too, and then ends the stream. An action that fails leaves the state, and the
   answer says why.
 * A registry that does not answer is logged and retried: replication does not depend on it here. Without a registry the pages are served.
@@ -18,14 +18,12 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
-from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
+from pyspark_tidb_binlog.binlog_source.cluster.registration import DRAINER_TRANSITIONS, Action, Registration, advertised, last_state
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
-from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action, last_state, state_after
 from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, StreamControls, StreamSight
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NOTIFY
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ReplicationError
@@ -108,7 +106,7 @@ class DrainerNode:
         """
         with self._changing:
             before = self._state
-            after = state_after(before, action)
+            after = DRAINER_TRANSITIONS.get((before, action))
             if after is None:
                 return before.value
             try:

@@ -26,9 +26,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, SUCCESS, node_answer
-from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action
-from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.cluster.registration import Action
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
+    NOT_ALLOWED,
+    NOT_FOUND,
+    OTHER_ERROR,
+    SUCCESS,
+    HttpRequest,
+    HttpResponse,
+    json_answer,
+    node_answer,
+)
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 

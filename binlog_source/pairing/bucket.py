@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
-from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
-from pyspark_tidb_binlog.binlog_source.cluster.waits import running_time
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER, running_time
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell
 from pyspark_tidb_binlog.binlog_source.pairing.state import (
     NOTHING,

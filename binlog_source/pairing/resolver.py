@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster, own_cluster
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
-from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import OwnCluster, StatusPorts, mvcc_safe_point, own_cluster, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     ASKED_AT_ONCE,
     Decision,
@@ -55,7 +54,7 @@ class UpstreamAnswers:
 def outcomes_of(orphans: Iterable[Orphan], waited_ms: Callable[[int], int], source: SourceConfig) -> UpstreamAnswers:
     """What the upstream answers about the oldest ``ASKED_AT_ONCE`` of ``orphans``.
 
-    ``waited_ms``: how long it has had no trace of a start_ts (``waits.py``).
+    ``waited_ms``: how long it has had no trace of a start_ts (``WaitingTimes``).
     """
     asked = sorted(orphans, key=lambda orphan: orphan.start_ts)[:ASKED_AT_ONCE]
     addresses = _addresses(source) if asked else ()

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_tidb_binlog.binlog_source.cluster.waits import WaitingTimes
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import WaitingTimes
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import KEPT, ResolvedSpan
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import BinlogType

@@ -7,7 +7,7 @@ While requests come one by one and the disk is quick, the loop writes them itsel
 hand-overs between threads would double that time.
 
 Promises: OK means durable. A refusal is UNKNOWN with a real Pump's text. While more than ``HOLD_BYTES`` wait for the disk, nothing is read
-from writers, so memory is bounded. The memory for large binlogs is bounded over all pulls together (``reading``).
+from writers, so memory is bounded. The memory for large binlogs is bounded over all pulls together.
 """
 
 import threading
@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.pump.messages import in_pieces
-from pyspark_tidb_binlog.binlog_source.pump.reading import PullMemory, Reservation
-from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
-from pyspark_tidb_binlog.binlog_source.pump.service import MessageGroup, PumpService
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
-from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import WriteRequest
+from pyspark_tidb_binlog.binlog_source.pump.service import CAPACITY, STALL, MessageGroup, PumpService, Reservation, holds
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import WriteRequest
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import DATA_LOSS, UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA_LOSS, UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import seen_in
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
@@ -63,7 +62,7 @@ class Handlers:
         self._service = service
         self._server = server
         self._stopping = stopping
-        self._memory = PullMemory()
+        self._memory = BoundedMemory(CAPACITY, STALL)
         self._gathered: list[WriteRequest] = []
         self._waiting_bytes = 0
         self._alone = 0
@@ -99,7 +98,7 @@ class Handlers:
             return
         request = WriteRequest(records, self._written, call)
         if not self._gathered:
-            self._server.soon(self._submit)
+            self._server.loop.call_soon(self._submit)
         self._gathered.append(request)
         self._waiting_bytes += request.size
         if self._waiting_bytes > HOLD_BYTES:

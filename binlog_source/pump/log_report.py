@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import ReadFile, RealFileSystem
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import FOOTER, decode_footer, file_id_of, file_name
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, parse, read
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import scan_file
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import scan_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 

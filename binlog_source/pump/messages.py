@@ -9,7 +9,7 @@ Promises: pure. Zero fields are omitted, sub-messages are always present (wire.m
 
 from collections.abc import Iterator
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.schemas.pieces import pieces
 from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, fields, key, varint

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserCounts
-from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import GroupWritten
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import GroupWritten
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import Exposition, Family, LabelledHistogram, count, gauge, gauges
 from pyspark_tidb_binlog.schemas.events import physical_ms
 

@@ -16,20 +16,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
-from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import OwnCluster, StatusPorts
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     ASK_AFTER,
     ASKED_AT_ONCE,
     Decision,
+    Reading,
     TransactionState,
     Verdict,
+    WaitingTimes,
     decide,
     outcome_payload,
     require_past,
+    running_time,
     undecided_text,
 )
-from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading, WaitingTimes, running_time
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, parse

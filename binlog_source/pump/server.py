@@ -15,25 +15,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
-from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
-from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import own_cluster
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
-from pyspark_tidb_binlog.binlog_source.cluster.registration import Registration
-from pyspark_tidb_binlog.binlog_source.cluster.registries import tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask, push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.registration import PUMP_TRANSITIONS, Move, Registration, advertised
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, own_cluster, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import keep_cluster, node_id_in
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
-from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move, after, must_notify
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
-from pyspark_tidb_binlog.binlog_source.pump.notify import notify
 from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver
-from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, own_clock
+from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, notify, own_clock
 from pyspark_tidb_binlog.binlog_source.pump.service import LOOK_EVERY, PumpService, Space
 from pyspark_tidb_binlog.binlog_source.pump.status import PumpControls, StatusPages
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
@@ -158,7 +152,7 @@ class EmbeddedPump:
             registry, PUMPS, self.node_id, address, lambda: store.state.sorted_promise, config.score, dict(config.labels)
         )
         self._register(NodeState.ONLINE)
-        if must_notify(before):
+        if before is None or before is NodeState.OFFLINE:  # no Drainer reads from it yet
             try:
                 notify(registry.listing(DRAINERS).nodes, tls=self._tls)
             except PumpUnavailable:
@@ -237,14 +231,14 @@ class EmbeddedPump:
 
     def _move(self, move: Move) -> None:
         """``PUT /state``: change the state now, stop in the background."""
-        new = after(self.service.state, move)
+        new = PUMP_TRANSITIONS.get((self.service.state, move))
         if new is not None:
             self.service.state = new
             threading.Thread(target=self._end, name=f"{self.node_id} {new}", daemon=True).start()
 
     def close(self) -> None:
         """Leave the cluster: wait until every Drainer has read everything, then register offline and stop."""
-        self.service.state = after(self.service.state, Move.CLOSE) or self.service.state
+        self.service.state = PUMP_TRANSITIONS.get((self.service.state, Move.CLOSE), self.service.state)
         self._end()
 
     def stop(self) -> None:
@@ -259,18 +253,18 @@ class EmbeddedPump:
             if service is None:
                 return
             if service.state is not NodeState.CLOSING:
-                service.state = after(service.state, Move.PAUSE) or service.state
+                service.state = PUMP_TRANSITIONS.get((service.state, Move.PAUSE), service.state)
             self._stop_tasks()
             if service.state is NodeState.CLOSING and not self._is_safe(service):
                 _log.warning(
                     "Pump %s stops before it has left the cluster, and is registered as paused: the next start registers this Pump as online",
                     self.node_id,
                 )
-                service.state = after(service.state, Move.PAUSE) or service.state
+                service.state = PUMP_TRANSITIONS.get((service.state, Move.PAUSE), service.state)
             if self._orphans is not None:
                 self._orphans.stop()
                 self._orphans = None
-            service.state = after(service.state, Move.DONE) or service.state
+            service.state = PUMP_TRANSITIONS.get((service.state, Move.DONE), service.state)
             try:
                 self._register(service.state)
             except ReplicationError as error:

@@ -1,12 +1,13 @@
 """The Pump's service: WriteBinlog and the three deliveries of PullBinlogs, independent of gRPC.
 
 Promises: a ``pull_*`` is an endless iterator of *groups*. A group is a list of serialized PullBinlogResp messages to be sent at once. A
-large binlog is a group of its own: its memory is reserved (``reading``) before the read, and released when the next group is requested. A
+large binlog is a group of its own: its memory is reserved (``Reservation``) before the read, and released when the next group is requested. A
 pull ends within ``_WAIT`` seconds after ``stop()`` is true. It ends with ``DamagedLog`` before the first record behind a damaged place that
 is not in the reader's ``known``. ``binlog_source.wire.pump_protocol`` has the contract of the deliveries.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
@@ -14,18 +15,21 @@ from pathlib import Path
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.pump import messages
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics
-from pyspark_tidb_binlog.binlog_source.pump.reading import LARGE, Reservation
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
-from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, start_ts_of
+from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, canonical, completed, head_varints, read, start_ts_of
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import SorterCheckpoint
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import RecordRun
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import RecordRun
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption, DamagedLog, ProtocolViolation, PumpUnavailable
+
+_log = logging.getLogger(__name__)
 
 LOOK_EVERY = 3.0
 """Seconds between two calls of ``look``."""
@@ -62,7 +66,46 @@ _WAIT = 1.0
 """Seconds after which a waiting pull checks for news and ``stop`` without being woken."""
 _CALM = 0.02
 """Seconds between two groups of new records: a busy log is delivered in groups, a quiet one at once."""
-_log = logging.getLogger(__name__)
+LARGE = 1 << 20
+"""Bytes of a binlog above which a pull takes memory before it reads the binlog."""
+CAPACITY = 64 << 20
+"""Bytes of large binlogs that all pulls of a Pump hold together."""
+STALL = 30.0
+"""Seconds after which what a pull holds no longer counts: its client does not read."""
+_NOT_IN_IT = -1
+_LOOK = 1.0
+"""Seconds between two checks of a pull that waits for memory."""
+
+
+class Reservation:
+    """One pull's memory for large binlogs. For one thread."""
+
+    def __init__(self, memory: BoundedMemory | None = None) -> None:
+        """Without ``memory``, it is shared with no other pull."""
+        self._memory = memory or BoundedMemory()
+
+    def take(self, size: int, stop: Stop) -> bool:
+        """Wait for ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
+        if size <= LARGE:
+            return True
+        self.give()
+        admitted = threading.Event()
+        self._memory.ask(self, size, admitted.set)
+        while not admitted.wait(_LOOK):
+            if stop():
+                self.give()
+                return False
+            self._memory.serve()
+        return True
+
+    def give(self) -> None:
+        """Release the memory: what was read is sent."""
+        self._memory.forget(self)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds memory."""
+        return self._memory.holds(self)
 
 
 class PumpService:
@@ -333,3 +376,51 @@ def _raw_messages(piece: RecordRun) -> MessageGroup:
         start_ts, commit_ts = head_varints(payload)
         group.append(build(payload, start_ts, commit_ts, pos_field(Pointer(piece.file_id, piece.end_of(position)))))
     return group
+
+
+def holds(store: Store, seen: LogFingerprint) -> bool:
+    """Whether a reader has seen ``seen`` in this log. Reads at most a few megabytes of the log.
+
+    True also where the log cannot decide, at collected or damaged places: the reader learns of these by other means.
+    """
+    if seen.position == ANYWHERE:
+        return not seen.ts or _holds_ts(store, seen.ts)
+    at = Pointer(seen.position.suffix, seen.position.offset)
+    if at > store.state.at:
+        return False
+    try:
+        largest = _largest_before(store, at)
+    except BinlogPurged:
+        return True
+    return largest is None or (largest == seen.ts if seen.ts else largest != _NOT_IN_IT)
+
+
+def _holds_ts(store: Store, ts: int) -> bool:
+    entry = store.entry(ts)
+    if entry is not None and entry.kind is not RecordKind.PREWRITE or ts <= store.gc_ts:
+        return True
+    return any(damage.after_ts < ts for damage in store.damages())
+
+
+def _largest_before(store: Store, at: Pointer) -> int | None:
+    """The largest ts of a fake or Commit before ``at``; None when it is unknown, ``_NOT_IN_IT`` when no record ends at ``at``."""
+    known, end = store.checkpoint(at), store.state.at
+    if known.at <= store.beginning and store.beginning > BEGINNING:
+        return None
+    largest, reached = known.max_ts, known.at
+    for piece in store.scan(known.at, end):
+        if reached == at:
+            break
+        first_hole = min((Pointer(piece.file_id, begin) for begin, _ in piece.holes), default=end)
+        for place, payload in enumerate(piece.payloads):
+            after = Pointer(piece.file_id, piece.end_of(place))
+            if after > at:
+                return None if first_hole < at else _NOT_IN_IT
+            if first_hole < after:
+                return None
+            largest, reached = max(largest, read(payload).commit_ts), after
+            if reached == at:
+                return largest
+        if first_hole < at:
+            return None
+    return largest if reached == at else _NOT_IN_IT

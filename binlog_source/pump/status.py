@@ -15,14 +15,23 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from pyspark_tidb_binlog.binlog_source.cluster.node_answers import NO_SUCH_NODE, OTHER_ERROR, SUCCESS, node_answer
+from pyspark_tidb_binlog.binlog_source.cluster.registration import Move
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
-from pyspark_tidb_binlog.binlog_source.pump.lifecycle import Move
 from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
-from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_ALLOWED, NOT_FOUND, HttpRequest, HttpResponse, json_answer
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
+    NO_SUCH_NODE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    OTHER_ERROR,
+    SUCCESS,
+    HttpRequest,
+    HttpResponse,
+    json_answer,
+    node_answer,
+)
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.schemas.errors import ReplicationError

@@ -1,14 +1,19 @@
 """The server side of HTTP/1.1 for operators' tools: small requests, one answer each, keep-alive. The ``h11`` library parses and serializes.
+``Dialogue`` is pure; ``HttpPeer`` is a connection on the loop's thread.
 
     dialogue = Dialogue()
     dialogue.take(data); request = dialogue.request()   # None while it is not complete
     dialogue.answer(request, answer)                    # bytes to send
 
-Promises: pure. Buffers are bounded. An invalid request raises ``BadRequest``, and the connection closes after its answer. A request that
-would change something is invalid, too, if it comes from a page in a browser: the page's site may have a name that resolves to this machine.
+Promises: buffers are bounded, and a client that pipelines too many requests is closed. An invalid request raises ``BadRequest``, and the
+connection closes after its answer. A request that would change something is invalid, too, if it comes from a page in a browser: the page's
+site may have a name that resolves to this machine.
 """
 
+import asyncio
 import json
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +21,10 @@ from urllib.parse import unquote, urlsplit
 
 import h11
 
+_log = logging.getLogger(__name__)
+
+BACKLOG_BYTES = 2 << 20
+"""Bytes of answers that wait for a client to read them: above this a stream's handler waits, and no further request is answered."""
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 1 << 20
 MAX_REQUEST = _MAX_HEAD + _MAX_BODY
@@ -57,6 +66,8 @@ class HttpResponse:
     """Further ones."""
 
 
+SUCCESS, NO_SUCH_NODE, OTHER_ERROR = 200, 2, 3
+"""The codes in a node's answers to ``PUT /state`` and similar requests (wire.md 8); the HTTP status is always 200."""
 NOT_FOUND = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
 NOT_ALLOWED = HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
 
@@ -65,6 +76,12 @@ def json_answer(value: Any, indent: int | None = None) -> HttpResponse:
     """A value as Go's JSON encoder writes it: compact or indented, with a line feed at the end."""
     text = json.dumps(value, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
     return HttpResponse(body=text.encode() + b"\n")
+
+
+def node_answer(message: str, code: int, data: Mapping[str, int] | None = None) -> HttpResponse:
+    """A real node's ``Response`` in JSON: indented, without a line feed at its end."""
+    body = json_answer({"message": message, "code": code, "data": data}, indent=2).body
+    return HttpResponse(HTTPStatus.OK, body.rstrip(b"\n"), "application/json; charset=UTF-8")
 
 
 class Dialogue:
@@ -153,3 +170,60 @@ class Dialogue:
         body = f"{error}\n".encode(errors="replace")
         head = f"HTTP/1.1 {error.status.value} {error.status.phrase}\r\nContent-Type: {TEXT}\r\n"
         return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+RunHttp = Callable[[HttpRequest, Callable[[HttpRequest, HttpResponse], None]], None]
+"""Answers a request in another thread, then calls its second argument on the loop's thread."""
+
+
+class HttpPeer:
+    """The requests and answers of one connection."""
+
+    def __init__(self, run: RunHttp, transport: asyncio.Transport) -> None:
+        self._run = run
+        self._transport = transport
+        self._dialogue = Dialogue()
+        self._ended = False
+        self.answering = False
+        """Whether a request is under way."""
+
+    def received(self, data: bytes) -> None:
+        """Process more bytes; none: the write buffer has room for more answers."""
+        if data:
+            self._dialogue.take(data)
+        self._next()
+        if self._dialogue.waiting > MAX_REQUEST:
+            _log.warning("closing an HTTP/1 connection: its client sent %d bytes without waiting for answers", self._dialogue.waiting)
+            self._transport.abort()
+
+    def ended(self) -> bool:
+        """The client sends no more; whether it still waits for an answer."""
+        self._ended = True
+        return self.answering
+
+    def _next(self) -> None:
+        if self.answering or self._transport.is_closing() or self._transport.get_write_buffer_size() > BACKLOG_BYTES:
+            return
+        try:
+            request = self._dialogue.request()
+        except BadRequest as error:
+            self._refuse(error)
+            return
+        if request is not None:
+            self.answering = True
+            self._run(request, self._answered)
+        else:
+            self._transport.write(self._dialogue.expectation())
+
+    def _refuse(self, error: BadRequest) -> None:
+        self._transport.write(self._dialogue.refuse(error))
+        self._transport.close()
+
+    def _answered(self, request: HttpRequest, answer: HttpResponse) -> None:
+        self.answering = False
+        if not self._transport.is_closing():
+            self._transport.write(self._dialogue.answer(answer, bodiless=request.method == "HEAD"))
+            if self._dialogue.open:
+                self._next()
+            if not self._dialogue.open or (self._ended and not self.answering):
+                self._transport.close()

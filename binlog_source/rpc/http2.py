@@ -8,7 +8,7 @@
 Rules
 -----
 * A stream's first window, 64 KiB, admits most requests whole. gRPC announces a message's length at its beginning. For a longer message the
-  window is opened for the rest when the server's ``RequestMemory`` admits it. The connection's window is refilled as it is used.
+  window is opened for the rest when the server's ``BoundedMemory`` admits it. The connection's window is refilled as it is used.
 * A request that announces more than ``max_request`` is refused at once, and its rest is discarded.
 * Bytes of answers that the client's windows do not admit are queued; ``queued`` returns how many. Streams take turns at the connection's
   window. Answers do not use the dynamic header table, so their encoding does not depend on earlier answers.
@@ -16,7 +16,7 @@ Rules
 * After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
 
 Promises: pure: no socket, thread or clock. Any violation of the protocol raises ``ProtocolError``, which ends the connection. A connection
-holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what ``RequestMemory`` admits of them.
+holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what ``BoundedMemory`` admits of them.
 """
 
 from collections import deque
@@ -37,9 +37,11 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     GOAWAY,
     HEADERS,
     LARGEST_MAX_FRAME,
+    MAX_BLOCK,
     PADDED,
     PING,
     PREFACE,
+    PREFIX_SIZE,
     PRIORITIZED,
     RST_STREAM,
     SET_INITIAL_WINDOW,
@@ -54,14 +56,20 @@ from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     WINDOW_UPDATE,
     WORD,
     ErrorCode,
+    Fields,
+    HeaderReader,
     ProtocolError,
+    announced,
+    cut,
     frame,
+    literal,
+    percent,
+    prefixed,
+    too_large,
     unpadded,
     word_frame,
 )
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import PREFIX_SIZE, announced, cut, percent, prefixed, too_large
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, Fields, HeaderReader, literal
-from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 
 MAX_STREAMS = 512
 """Concurrent calls on one connection; a client delays further ones."""
@@ -114,10 +122,10 @@ class _OpenStream:
 class Connection:
     """The server side of one connection."""
 
-    def __init__(self, max_request: int = 1 << 62, memory: RequestMemory | None = None, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_request: int = 1 << 62, memory: BoundedMemory | None = None, wake: Callable[[], None] = lambda: None) -> None:
         """``max_request``: maximum bytes of a message; ``memory``: the server's; ``wake`` is called when output arises by itself."""
         self._max_request = min(max_request, WIDEST - PREFIX_SIZE)  # a longer one does not fit a window
-        self._memory = memory or RequestMemory()
+        self._memory = memory or BoundedMemory()
         self._wake = wake
         self._rest = b""
         self._greeted = self._settled = self._leaving = False
@@ -232,10 +240,7 @@ class Connection:
             self._block = stream_id, flags, before + part
             return
         self._block = None
-        try:
-            headers = self._reader.read(bytes(before) + part if before else part)
-        except BadBlock as error:
-            raise ProtocolError(ErrorCode.COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from error
+        headers = self._reader.read(bytes(before) + part if before else part)
         if not stream_id % 2:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"even stream id {stream_id} from a client")
         if stream_id > self._last_id and not self._leaving:

@@ -1,4 +1,4 @@
-"""A server of gRPC and HTTP/1 on one port: asyncio in a thread of its own. IO shell around ``http2``, ``grpc_message`` and ``http1``.
+"""A server of gRPC and HTTP/1 on one port: asyncio in a thread of its own. IO shell around ``http2`` and ``http1``.
 
     socket bytes -> detect the protocol -> http2.Connection -> Call -> unary handler (on the loop) | stream handler (a thread each)
                                         -> http1 request    -> http handler (in a pool)
@@ -10,30 +10,30 @@ Promises:
 * A stream handler runs in a thread. Its client's flow control slows it down, and it is notified when its client cancels or disconnects.
 * An exception in a handler fails its own call and no other.
 * ``hold`` pauses reading from clients of unary calls, so that what is not stored yet stays with them. Nothing is read from a client that does not read.
-* The memory of large unfinished requests is bounded (``request_memory``); so are streams and connections, of which further ones are refused.
+* The memory of large unfinished requests is bounded (``BoundedMemory``); so are streams and connections, of which further ones are refused.
 * ``stop`` returns when no handler is running, or when its timeouts have passed.
-* With TLS, every connection of the TCP port uses TLS (``secured_peer``), whatever its ALPN. A Unix socket has no TLS.
+* With TLS, every connection of the TCP port uses TLS. A client that offers HTTP/1 in ALPN gets HTTP/1: curl and Prometheus offer both and want
+  a page, which has no HTTP/2 here. gRPC's clients offer only HTTP/2. A Unix socket has no TLS.
+* A Unix socket at which somebody answers is left alone, and so is any other file. A stale socket may be replaced. A process removes only its
+  own file, never the file of a process that has replaced it.
 """
 
 import asyncio
+import errno
 import functools
 import logging
-import resource
+import os
+import re
 import socket
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 
-from pyspark_tidb_binlog.binlog_source.rpc import http1
-from pyspark_tidb_binlog.binlog_source.rpc.calls import CallPeer, Methods, PendingCall, StreamCall, StreamHandler
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import OK, RESOURCE_EXHAUSTED, Refusal
-from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile, cannot_listen, host_and_port
-from pyspark_tidb_binlog.binlog_source.rpc.peer import LINGER, Peer, refusal_of
-from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
-from pyspark_tidb_binlog.binlog_source.rpc.secured_peer import SecuredPeer
-from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.binlog_source.rpc.calls import IDLE_SECONDS, LINGER, Connections, Methods, Peer, PendingCall
+from pyspark_tidb_binlog.binlog_source.rpc.frames import Refusal
+from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
+from pyspark_tidb_binlog.schemas.tls import H2, HTTP1, TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -52,24 +52,106 @@ _KEEPALIVE = (
 """As Go's listeners set it: a client whose machine died is detected within minutes."""
 
 
-class RpcServer:
+_PASSING = frozenset(
+    {
+        errno.EADDRINUSE,
+        errno.EADDRNOTAVAIL,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
+)
+"""Failures that pass: the port's former owner still has it, this machine has not got the address yet, a resource runs short."""
+_NO_NAME = re.compile(r"[0-9.]*|.*:.*")
+"""Hosts that no name server is asked for."""
+_ANSWER_SECONDS = 1.0
+_Inode = tuple[int, int]
+
+
+class SecuredPeer(Peer):
+    """One connection over TLS.
+
+    It counts as a connection from its first moment, so the server's limits also hold for TLS's handshake. The handshake takes at most
+    ``IDLE_SECONDS``. A client's bytes are looked at only after the client is verified as the settings ask. The certificate shown is the one in
+    its file when the connection is made.
+    """
+
+    def __init__(self, server: Connections, tls: TlsSettings) -> None:
+        super().__init__(server)
+        self._tls = tls
+        self._bare: asyncio.Transport | None = None
+        """The connection below TLS, during the handshake."""
+        self._gone = False
+        self._early: list[bytes] = []
+        """What came with the end of the handshake."""
+        self._handshake: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection was made; TLS begins."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self._bare = transport
+        self._join(transport)
+        if not transport.is_closing():
+            self._handshake = asyncio.get_running_loop().create_task(self._secure(transport))
+
+    async def _secure(self, bare: asyncio.Transport) -> None:
+        transport: asyncio.Transport | None = None
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                bare,
+                self,
+                self._tls.server(HTTP1, H2),
+                server_side=True,
+                ssl_handshake_timeout=IDLE_SECONDS,
+                ssl_shutdown_timeout=LINGER,
+            )
+        except ConnectionResetError:
+            _log.debug("client %s has gone before TLS began", self.address)
+        except (OSError, ConfigError) as error:
+            _log.warning("refusing the TLS connection of client %s: %s", self.address, str(error) or type(error).__name__)
+        closed, self._bare = self._gone or self._bare is None, None
+        if transport is None or closed:
+            (transport or bare).abort()
+            self.connection_lost(None)
+            return
+        self._use(transport)
+        early, self._early = b"".join(self._early), []
+        if early:
+            self.data_received(early)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection was lost, perhaps before ``_secure`` went on after the handshake."""
+        self._gone = True
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes were received."""
+        if self._transport is None:
+            self._early.append(data)
+        else:
+            super().data_received(data)
+
+    def close(self) -> None:
+        """Close the connection; one that is not secured yet at once."""
+        if self._bare is not None:
+            self._bare.abort()
+            self._bare = None
+        super().close()
+
+
+class RpcServer(Connections):
     """The listening sockets and their loop. ``bind``, ``serve``, then ``stop``."""
 
     def __init__(self, name: str) -> None:
-        self.methods = Methods()
-        self._name = name
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"{name}", daemon=True)
+        super().__init__(name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
         self._servers: list[asyncio.Server] = []
-        self._peers: dict[Peer, None] = {}
-        self._refused = 0
-        self._handlers: set[threading.Thread] = set()
-        self.memory = RequestMemory()
-        """The memory for large unfinished requests."""
-        self.held = False
-        """Whether reading of unary calls is paused."""
         self._socket_file: SocketFile | None = None
         self.port = 0
         """The TCP port it listens on."""
@@ -85,7 +167,7 @@ class RpcServer:
         try:
             if tls is not None:
                 tls.check(listens=True)
-            asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path, tls), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._bind(addr, socket_path, tls), self.loop).result()
         except ConfigError:
             self.stop(0)
             raise
@@ -105,21 +187,21 @@ class RpcServer:
         self.memory.capacity = methods.request_memory
         self._pool = ThreadPoolExecutor(methods.http_threads, thread_name_prefix=f"{self._name} http")
         try:
-            asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._serve(), self.loop).result()
         except OSError as error:
             # another process bound the port too, and was the first to listen; or it has taken the socket
             raise cannot_listen(f"{self._name} cannot listen on port {self.port}", "", error) from error
         return self
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
 
     async def _bind(self, addr: str, socket_path: str, tls: TlsSettings | None) -> None:
         host, port = host_and_port(addr)
         peer = functools.partial(Peer, self) if tls is None else functools.partial(SecuredPeer, self, tls)
-        create = functools.partial(self._loop.create_server, peer, backlog=_ACCEPT, start_serving=False)
+        create = functools.partial(self.loop.create_server, peer, backlog=_ACCEPT, start_serving=False)
         server = await create(host, port)
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
@@ -129,7 +211,7 @@ class RpcServer:
                 listener.setsockopt(level, option, value)
         if socket_path:
             file = SocketFile(socket_path)
-            unix = self._loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_ACCEPT, start_serving=False)
+            unix = self.loop.create_unix_server(lambda: Peer(self), socket_path, backlog=_ACCEPT, start_serving=False)
             self._servers.append(await unix)
             file.bound()
             self._socket_file = file
@@ -146,36 +228,17 @@ class RpcServer:
         self._look()
 
     def _look(self) -> None:
-        """Check the clients' timeouts, and schedule the next check."""
+        """Schedule the next check, and check the clients' timeouts."""
+        self.loop.call_later(LOOK, self._look)  # first: a check that fails must not be the last
         for peer in list(self._peers):
-            peer.look(self.now())
+            peer.look(self.loop.time())
         if self._refused:
             _log.warning("%s: refused %d connections: %d are open", self._name, self._refused, len(self._peers))
             self._refused = 0
-        self._loop.call_later(LOOK, self._look)
-
-    def now(self) -> float:
-        """The loop's clock."""
-        return self._loop.time()
-
-    def call(self, act: Callable[..., None], *arguments: object) -> None:
-        """Have ``act`` called on the loop's thread; does nothing once the loop is closed."""
-        try:
-            self._loop.call_soon_threadsafe(act, *arguments)
-        except RuntimeError:
-            _log.debug("%s: the loop is closed", self._name)
-
-    def soon(self, act: Callable[[], None]) -> None:
-        """On the loop's thread: call ``act`` after everything that is ready now."""
-        self._loop.call_soon(act)
-
-    def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
-        """On the loop's thread: call ``act`` after ``seconds``."""
-        return self._loop.call_later(seconds, act)
 
     def answer(self, answers: Sequence[tuple[PendingCall, Refusal | None]]) -> None:
         """On the loop's thread: answer unary calls with an empty message, or refuse them."""
-        touched: dict[CallPeer, None] = {}
+        touched: dict[Peer, None] = {}
         for call, refusal in answers:
             peer = call.peer
             connection = peer.connection
@@ -198,60 +261,12 @@ class RpcServer:
                 if not self.held:
                     peer.go_on()
 
-    def joined(self, peer: Peer) -> None:
-        """A connection was made; it is closed if there are too many."""
-        self._peers[peer] = None
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = self.methods.max_connections if descriptors < 0 else min(self.methods.max_connections, descriptors // 2)
-        if len(self._peers) > most:
-            self._refused += 1
-            peer.close()
-
-    def left(self, peer: Peer) -> None:
-        """A connection was lost."""
-        self._peers.pop(peer, None)
-
-    def run_stream(self, handler: StreamHandler, call: StreamCall) -> None:
-        """Run a stream handler in a thread of its own.
-
-        Raises:
-            Refusal: too many streams are open.
-        """
-        if len(self._handlers) >= self.methods.max_streams:
-            raise Refusal(RESOURCE_EXHAUSTED, f"{self._name}: more than {self.methods.max_streams} streams at the same time")
-        thread = threading.Thread(target=self._stream_main, args=(handler, call), name=f"{self._name} stream", daemon=True)
-        thread.start()
-        self._handlers.add(thread)
-
-    def _stream_main(self, handler: StreamHandler, call: StreamCall) -> None:
-        try:
-            handler(call)
-            call.finish(OK, "")
-        except Exception as error:  # last resort of the thread: the client must not wait for ever
-            refusal = refusal_of(error)
-            call.finish(refusal.status, refusal.text)
-        finally:
-            self.call(self._handlers.discard, threading.current_thread())
-
-    def run_http(self, request: http1.HttpRequest, answered: Callable[[http1.HttpRequest, http1.HttpResponse], None]) -> None:
-        """Answer a request from the pool; ``answered`` is called on the loop's thread."""
-        assert self._pool is not None, "connections are refused until serve"
-        self._pool.submit(lambda: self.call(answered, request, self._http_answer(request)))
-
-    def _http_answer(self, request: http1.HttpRequest) -> http1.HttpResponse:
-        try:
-            return self.methods.http(request)
-        except Exception as error:  # last resort of the thread: the client must not wait for ever
-            _log.exception("%s %s failed", request.method, request.path)
-            # not its text, which may hold anything
-            return http1.HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: see the log of this process\n".encode())
-
     def stop(self, grace: float) -> None:
         """Accept no further call, give the calls under way ``grace`` seconds to end, close. A second ``stop`` waits for the end of the first."""
         with self._stopping:
             if self._thread.is_alive():
-                asyncio.run_coroutine_threadsafe(self._wind_up(grace), self._loop).result()
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                asyncio.run_coroutine_threadsafe(self._wind_up(grace), self.loop).result()
+                self.loop.call_soon_threadsafe(self.loop.stop)
                 self._thread.join()
             if self._pool is not None:
                 self._pool.shutdown()
@@ -259,7 +274,7 @@ class RpcServer:
     async def _wind_up(self, grace: float) -> None:
         for server in self._servers:
             for listener in server.sockets:
-                self._loop.remove_reader(listener.fileno())
+                self.loop.remove_reader(listener.fileno())
         if accepting := asyncio.all_tasks() - {asyncio.current_task()}:
             # asyncio has accepted these connections but not handed them over: closing the servers first would leak their sockets
             await asyncio.wait(accepting, timeout=LINGER)
@@ -267,16 +282,107 @@ class RpcServer:
             server.close()
         for peer in list(self._peers):
             peer.leave()
-        deadline = self._loop.time() + grace
+        deadline = self.loop.time() + grace
         await self._until(deadline, lambda: not self._handlers and not any(peer.busy for peer in self._peers))
         for peer in list(self._peers):
             peer.close()
-        await self._until(self._loop.time() + 2 * LINGER, lambda: not self._handlers and not self._peers)
+        await self._until(self.loop.time() + 2 * LINGER, lambda: not self._handlers and not self._peers)
         if self._handlers:
             _log.error("%s stops, but %d streams have not ended", self._name, len(self._handlers))
         if self._socket_file is not None:
             self._socket_file.remove()
 
     async def _until(self, deadline: float, done: Callable[[], bool]) -> None:
-        while not done() and self._loop.time() < deadline:
+        while not done() and self.loop.time() < deadline:
             await asyncio.sleep(_POLL)
+
+
+def host_and_port(addr: str) -> tuple[str | None, int]:
+    """The parts of ``host:port``; None: every address.
+
+    Raises:
+        ValueError: it has no port.
+    """
+    host, _, text = addr.rpartition(":")
+    port = int(text)
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"{port} is no port")
+    return host.strip("[]") or None, port
+
+
+def cannot_listen(what: str, host: str, error: Exception) -> ConfigError:
+    """The error about a failure to listen; ``what``: the server and its address, ``host``: the address's host."""
+    text = f"{what}: {error}"
+    if isinstance(error, socket.gaierror):
+        passes = not _NO_NAME.fullmatch(host)
+    else:
+        passes = isinstance(error, OSError) and error.errno in _PASSING
+    return NotUsableYet(text) if passes else ConfigError(text)
+
+
+def _is_bound(path: str) -> bool:
+    """Whether a process of this machine has a socket of that name; also if there is no telling."""
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
+            bound = [line.split(maxsplit=7)[7:] for line in table]
+    except OSError:
+        return True
+    return any(os.path.basename(entry[0].strip()) == os.path.basename(path) for entry in bound if entry)
+
+
+class SocketFile:
+    """The file of a Unix socket that this process listens at."""
+
+    def __init__(self, path: str) -> None:
+        """Look at the file of the path.
+
+        Raises:
+            OSError: somebody answers at the socket (EADDRINUSE), or the file is no socket, or cannot be looked at.
+        """
+        self.path = path
+        self._own: _Inode | None = None
+        found = self._there()
+        if found is None:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_ANSWER_SECONDS)
+            try:
+                probe.connect(path)
+            except (ConnectionRefusedError, FileNotFoundError):
+                return  # its process is gone
+            except (BlockingIOError, TimeoutError):
+                pass  # it has no time to answer
+            except PermissionError:
+                if not _is_bound(path):
+                    return  # another user's, whose process is gone
+        raise OSError(errno.EADDRINUSE, "another process listens there", path)
+
+    def bound(self) -> None:
+        """It was made by this process."""
+        self._own = self._inode()
+
+    def check(self) -> None:
+        """Check that the file is still this process's own.
+
+        Raises:
+            OSError: another process has replaced it (EADDRINUSE).
+        """
+        if self._inode() != self._own:
+            raise OSError(errno.EADDRINUSE, "another process has replaced it, or it was removed", self.path)
+
+    def remove(self) -> None:
+        """Remove it, if it is one's own."""
+        if self._own is not None and self._inode() == self._own:
+            os.unlink(self.path)
+
+    def _there(self) -> os.stat_result | None:
+        try:
+            return os.lstat(self.path)
+        except FileNotFoundError:
+            return None
+
+    def _inode(self) -> _Inode | None:
+        found = self._there()
+        return (found.st_dev, found.st_ino) if found is not None else None

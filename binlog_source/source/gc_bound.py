@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import TSO_LOGICAL_BITS, physical_ms
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection

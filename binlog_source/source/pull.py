@@ -17,7 +17,7 @@ import grpc.experimental
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import ANSWER_SECONDS, require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import ANSWER_SECONDS, require_pump
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint

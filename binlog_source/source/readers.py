@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry, patiently
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
 from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner, future_text, in_the_future
 from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of, resolve_delivery

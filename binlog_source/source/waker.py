@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import PumpDiscovery, discovery_of, names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import Pending, PumpWriter, WriteFailed
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
 from pyspark_tidb_binlog.binlog_source.source.wake import LastWake, choose, fake_payload, is_of_now

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.node_answers import SUCCESS
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import SUCCESS
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport
 from pyspark_tidb_binlog.jobs.stream.targets import words_for

@@ -24,10 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import StartWait, discovery_of, names_registry, patiently
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask, push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from tests.support.certificates import Authority
 from tests.support.fakes.etcd import EtcdProcess
 from tests.support.registry_sites import PdSite, Site, StandaloneSite

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer import node as node_module
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import TidbServers, history_at
-from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome, Orphan
 from pyspark_tidb_binlog.conf.model import SourceConfig

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import KeyIndex
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.metrics_push import push_regularly, push_url
+from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import push_regularly, push_url
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.eventually import eventually

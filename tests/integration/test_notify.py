@@ -91,7 +91,7 @@ def test_a_new_pump_serves_once_the_drainer_has_answered(
 def test_a_drainer_that_is_gone_keeps_a_new_pump_offline(
     service: ClusterService, registry: RegistryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.notify.notify.__defaults__", (1.0, None))
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.periodic.notify.__defaults__", (1.0, None))
     registry.put_status(DRAINERS, NodeStatus("dead", "127.0.0.1:1"))
     made = pump("new", service, tmp_path)
     with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: Drainer dead at 127.0.0.1:1.*set their state to offline"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Reading
 from pyspark_tidb_binlog.binlog_source.pairing import resolver
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket, pieces_of
 from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell

@@ -14,7 +14,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService

@@ -17,12 +17,11 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.pump import reading
+from pyspark_tidb_binlog.binlog_source.pump import handlers
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
-from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, literal
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.emulator import rehearsal
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
@@ -293,7 +292,7 @@ def test_many_pulls_that_nobody_reads_hold_few_huge_binlogs(tmp_path, delivery):
 
 
 def test_pulls_that_hold_huge_binlogs_and_read_nothing_stop_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "STALL", 0.5)
+    monkeypatch.setattr(handlers, "STALL", 0.5)
     pump = EmbeddedPump(config(tmp_path)).start()
     try:
         huge_binlog(pump, 10, 40 << 20)

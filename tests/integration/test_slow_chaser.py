@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserSettings
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from tests.support.eventually import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import pair_bucket
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.source.framing import Records
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull, offers_raw, renew

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.plain_pump import PlainCall
 from pyspark_tidb_binlog.binlog_source.changes.change_readers import ChangeStreamReader
-from pyspark_tidb_binlog.binlog_source.cluster import pump_identity
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import require_pump
+from pyspark_tidb_binlog.binlog_source.cluster import pump_pages
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
@@ -417,7 +417,7 @@ def migrated(service: ClusterService, registry: RegistryClient, tmp_path: Path, 
     own = Handlers._pull
     monkeypatch.setattr(Handlers, "_pull", lambda handlers, call: own(handlers, PlainCall(call)))
     # these Pumps are one process
-    monkeypatch.setattr(pump_identity, "_STARTED", re.compile("(no start)"))
+    monkeypatch.setattr(pump_pages, "_STARTED", re.compile("(no start)"))
     made = Migrated(service, registry, tmp_path)
     yield made
     made.close()

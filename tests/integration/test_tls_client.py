@@ -294,7 +294,7 @@ PROGRAM = """
 import os, signal, socket, sys
 import grpc
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel
-from pyspark_tidb_binlog.binlog_source.rpc.tls_tunnel import TlsTunnel
+from pyspark_tidb_binlog.binlog_source.cluster.channels import TlsTunnel
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 address, tls = sys.argv[1], TlsSettings(*sys.argv[2:])

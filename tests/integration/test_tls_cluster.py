@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, status_ports
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.pump.notify import notify
+from pyspark_tidb_binlog.binlog_source.pump.periodic import notify
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed, write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery

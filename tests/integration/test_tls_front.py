@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, reason
-from pyspark_tidb_binlog.binlog_source.rpc import secured_peer
+from pyspark_tidb_binlog.binlog_source.rpc import rpc_server
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.http_client import HttpConnection, fetch
@@ -139,7 +139,7 @@ def test_a_client_without_tls_is_refused(server: TlsServer) -> None:
 
 
 def test_a_silent_handshake_ends(ca: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(secured_peer, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(rpc_server, "IDLE_SECONDS", 0.3)
     with serving(ca.settings("server")) as server, caplog.at_level(logging.WARNING):
         with socket.create_connection(("127.0.0.1", server.front.port), timeout=PATIENCE) as client:
             client.sendall(b"\x16\x03\x01")
@@ -149,7 +149,7 @@ def test_a_silent_handshake_ends(ca: Authority, monkeypatch: pytest.MonkeyPatch,
 
 def test_handshakes_count_as_connections(ca: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that never speak are closed in the end."""
-    monkeypatch.setattr(secured_peer, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(rpc_server, "IDLE_SECONDS", 1.0)
     with serving(ca.settings("server"), max_connections=8) as server, contextlib.ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.front.port), timeout=PATIENCE))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection
-from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from tests.support.examples import examples
 
 FIELDS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/t/Write"), (b":authority", b"p"), (b"te", b"trailers")]
@@ -53,7 +53,7 @@ class Upload:
 @examples(40)
 @given(st.lists(SIZES, min_size=1, max_size=8), st.lists(SIZES, min_size=1, max_size=4), st.integers(1_000, 70_000))
 def test_every_request_arrives_whole_within_the_memory(first, second, chunk):
-    memory = RequestMemory(CAPACITY)
+    memory = BoundedMemory(CAPACITY)
     uploads = [Upload(sizes, Connection(memory=memory)) for sizes in (first, second)]
     while any([upload.step(chunk) for upload in uploads]):
         assert memory.held <= max(CAPACITY, 1_500_005)

@@ -4,7 +4,7 @@ import hpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import BadBlock, HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import HeaderReader, ProtocolError, literal
 from tests.support.examples import examples
 
 NAMES = st.sampled_from([b":path", b":method", b"te", b"grpc-timeout", b"x-a", b"x-b", b"x-longer-name"])
@@ -49,7 +49,7 @@ def test_any_bytes_mean_what_the_library_says(blocks):
             meant = None
         try:
             found = dict(reader.read(block))
-        except BadBlock:
+        except ProtocolError:
             found = None
         assert found == meant
         if meant is None:

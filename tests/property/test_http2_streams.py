@@ -5,8 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Cancelled, Connection
 from tests.support.examples import examples
 

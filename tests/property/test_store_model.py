@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, LogRecord, Sorter
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings

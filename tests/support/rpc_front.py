@@ -7,9 +7,7 @@ import threading
 import time
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, UNKNOWN, Refusal, frame, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from tests.support.eventually import eventually

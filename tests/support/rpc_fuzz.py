@@ -17,7 +17,7 @@ import grpc
 import h2.config
 import h2.connection
 
-from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import calls as calls_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
@@ -71,8 +71,8 @@ class Fuzz:
     def run(self, seconds: float) -> None:
         """Fire for so long."""
         errors = Errors()
-        patience, look = peer_module.IDLE_SECONDS, front_module.LOOK
-        peer_module.IDLE_SECONDS, front_module.LOOK = 0.5, 0.1
+        patience, look = calls_module.IDLE_SECONDS, front_module.LOOK
+        calls_module.IDLE_SECONDS, front_module.LOOK = 0.5, 0.1
         loggers = logging.getLogger(), logging.getLogger("pyspark_tidb_binlog.binlog_source.rpc")
         for logger in loggers:
             logger.addHandler(errors)
@@ -97,7 +97,7 @@ class Fuzz:
             eventually(lambda: threading.active_count() <= threads + 8, seconds=PATIENCE, seen=threading.active_count)
         finally:
             self.front.stop(0)
-            peer_module.IDLE_SECONDS, front_module.LOOK = patience, look
+            calls_module.IDLE_SECONDS, front_module.LOOK = patience, look
             loggers[1].propagate = True
             for logger in loggers:
                 logger.removeHandler(errors)

@@ -8,7 +8,7 @@ import threading
 from unittest import mock
 
 from pyspark_tidb_binlog.binlog_source.pump import service
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, completed
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 

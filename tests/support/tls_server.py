@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import HttpRequest, HttpResponse
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.tls import TlsSettings

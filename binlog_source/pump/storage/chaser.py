@@ -1,19 +1,72 @@
-"""The slow chaser: when the index cannot keep up, writers stop waiting for it, and the chaser feeds it from the value log (pump.md 4.4).
+"""How the index is fed: by the bounded queue of the records that are in the log and not yet in the index. When the index cannot keep up,
+writers stop waiting for it, and the slow chaser feeds it from the value log (pump.md 4.4).
 
     off --a push waited too long--> on: writes go to the log only; the chaser reads the log from the first record that was not pushed
     on  --a pass was quick and the last recovery long ago--> recovery: a last pass while writers are blocked, limited in time
     recovery --reached the end--> off          recovery --timed out--> on
 
-Promises: ``decide``, which is pure, chooses the moment of recovery. Every record reaches the index once, in log order, in every state.
+Promises: ``decide``, which is pure, chooses the moment of recovery. Every record reaches the index once, in log order, in every state. The
+queue takes all steps of a ``put`` or none. Its memory is bounded by the capacity and one group.
 """
 
 import enum
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import LogRecord
+
+
+class Backlog:
+    """A queue of groups of steps, bounded by the number of steps."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._groups: deque[Sequence[LogRecord]] = deque()
+        self._size = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, steps: Sequence[LogRecord], timeout: float) -> bool:
+        """Add a group; False when there was no room for ``timeout`` seconds. An empty queue accepts a group of any size."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.has_room(len(steps)) or self._closed, timeout):
+                return False
+            self._groups.append(steps)
+            self._size += len(steps)
+            self._changed.notify_all()
+            return True
+
+    def has_room(self, count: int) -> bool:
+        """Whether a group of ``count`` steps would be added at once."""
+        return not self._size or self._size + count <= self._capacity
+
+    def take(self, limit: int) -> list[LogRecord]:
+        """Wait for steps and take at most ``limit``; none when the queue is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._groups or self._closed)
+            taken: list[LogRecord] = []
+            while self._groups and len(taken) < limit:
+                group = self._groups.popleft()
+                room = limit - len(taken)
+                if len(group) > room:
+                    self._groups.appendleft(group[room:])
+                taken.extend(group[:room])
+            self._size -= len(taken)
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Have ``take`` return at once from now on; queued steps can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)

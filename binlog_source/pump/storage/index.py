@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _POINTER_SIZE = len(BEGINNING.pack())
 _CHECKPOINT_SIZE = len(NOTHING.pack())
 _MEND = "stop the Pump, remove its index directory, and start the Pump again"
 _LARGEST = (1 << 64) - 1
+_FILE_END = (1 << 63) - 1
 
 _WRITE_BUFFER = 16 << 20
 _BLOCK_CACHE = 16 << 20
@@ -353,3 +355,28 @@ def _options() -> Options:
     table.set_cache_index_and_filter_blocks(True)
     options.set_block_based_table_factory(table)
     return options
+
+
+def missing_parts(index: KeyIndex, log: ValueLog) -> list[Hole]:
+    """The parts of ``log`` before its newest file that were removed, emptied or cut, in log order; what the end lacks is not among them.
+
+    Only two parts count as missing: a part that the index has a position of, and a part before the first file that the last collection left.
+    What a collection removed is not missing, nor what a real Pump collected before this index existed.
+    """
+    found, head, beginning = [], index.head.at, log.beginning
+    kept = index.kept
+    if kept is not None and kept < beginning.file_id:
+        found.append(_hole(index, Pointer(kept, 0), beginning))
+    for file_id in range(beginning.file_id, min(head.file_id + 1, log.end.file_id)):
+        length = log.length(file_id)
+        indexed = index.newest_checkpoint(Pointer(file_id, _FILE_END)).at
+        indexed = max(indexed, head) if file_id == head.file_id else indexed
+        # without a position of its own it may be a file that a real Pump collected between others
+        if indexed.file_id == file_id and length < indexed.offset:
+            following = next(i for i in log.ids if i > file_id)
+            found.append(_hole(index, Pointer(file_id, length), Pointer(following, 0)))
+    return found
+
+
+def _hole(index: KeyIndex, begin: Pointer, end: Pointer) -> Hole:
+    return Hole(begin, end, index.newest_checkpoint(begin).sorted_promise)

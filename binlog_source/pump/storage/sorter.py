@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 
 CHECKPOINT_SPAN = 1 << 20

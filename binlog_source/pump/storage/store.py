@@ -27,18 +27,15 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.backlog import Backlog
-from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import Chaser, ChaserSettings
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import Backlog, Chaser, ChaserSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem, RealFileSystem
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER
-from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex
-from pyspark_tidb_binlog.binlog_source.pump.storage.missing_parts import missing_parts
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, HEADER, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, Hole, IndexRange, KeyIndex, missing_parts
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record, RecordKind, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import CHECKPOINT_SPAN, LogRecord, Sorter, SorterCheckpoint
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import NearbyReader, ValueLog
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import Admit, RecordRun
-from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import SMALL_BYTES, GroupWritten, WriteRequest, group_of, refuse
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import Admit, RecordRun
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import SMALL_BYTES, GroupWritten, WriteRequest, group_of, refuse
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED
 from pyspark_tidb_binlog.conf import failpoints
@@ -300,7 +297,7 @@ class Store:
 
     def _write_group(self, group: list[WriteRequest]) -> None:
         records = [record for request in group for record in request.records]
-        begun, synced, rotations = time.perf_counter(), self._log.sync_seconds, self._log.rotations
+        begun, synced, rotations = time.perf_counter(), self._log.writer.sync_seconds, self._log.writer.rotations
         places: list[Pointer] = []
         try:
             while len(places) < len(records):
@@ -323,7 +320,7 @@ class Store:
             # what is in the log must become visible, answered or not
             self._push(steps)
         size = sum(request.size for request in group)
-        self._observe(GroupWritten(group, size, took, self._log.sync_seconds - synced, self._log.rotations > rotations))
+        self._observe(GroupWritten(group, size, took, self._log.writer.sync_seconds - synced, self._log.writer.rotations > rotations))
 
     def _push(self, steps: list[LogRecord]) -> None:
         if not steps or self.chaser.on:

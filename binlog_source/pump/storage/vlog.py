@@ -1,6 +1,6 @@
 """The value log: files of records, appended in batches, rotated, scanned, read at a pointer.
 
-    vlog_writer.py  append, sync, rotate    vlog_scan.py  every read of many records    vlog_files.py  the files; format.py: their bytes
+    vlog_writer.py  append, sync, rotate    vlog_files.py  the files, and every read of many records    format.py  their bytes
 
 Promises: those of the writer; and only durable records are read. One appender, any number of readers: a dropped file stays readable for the
 scans that read it. ``recover`` cuts an unfinished record off the end of the newest file, never acknowledged records. Damage is counted, and
@@ -8,14 +8,12 @@ reported with the records around it (``RecordRun.holes``).
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import FileSystem
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, decode_record, file_name, is_framed
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, LogFiles
-from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_scan import PIECE, Admit, RecordRun, at_once, scan_file
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, HEADER, Pointer, decode_record, file_name, is_framed
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import PIECE, Admit, LogFile, LogFiles, RecordRun, at_once, scan_file
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import LogWriter
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, Corruption
 
@@ -24,71 +22,58 @@ _BLOCKS = 8
 _log = logging.getLogger(__name__)
 
 
-class ValueLog:
+class ValueLog(LogFiles):
     """The files below one directory. Call ``recover`` to its end before the first ``append``."""
 
     def __init__(self, directory: Path, files: FileSystem, max_file_size: int, sync: bool) -> None:
-        self._files = LogFiles(directory, files)
-        self._writer = LogWriter(self._files, max_file_size, sync)
-        self.append, self.drop, self.kept = self._writer.append, self._files.drop, self._files.kept
-        """See ``LogWriter`` and ``LogFiles``."""
+        super().__init__(directory, files)
+        self.writer = LogWriter(self, max_file_size, sync)
+        self.append = self.writer.append
+        """See ``LogWriter``."""
         self.damaged_bytes = 0
         """Bytes skipped because they are not records, over all scans so far."""
-
-    @property
-    def file_ids(self) -> tuple[int, ...]:
-        """The ids of the files, ascending."""
-        return self._files.ids
-
-    @property
-    def end(self) -> Pointer:
-        """Just after the last record."""
-        return self._files.end
-
-    @property
-    def beginning(self) -> Pointer:
-        """The position of the oldest record that is still kept."""
-        return self._files.beginning
-
-    @property
-    def size(self) -> int:
-        """Bytes of records in all files."""
-        return self._files.size
-
-    @property
-    def sync_seconds(self) -> float:
-        """Seconds spent in fdatasync so far."""
-        return self._writer.sync_seconds
-
-    @property
-    def rotations(self) -> int:
-        """Files finished because they were full."""
-        return self._writer.rotations
 
     def recover(self, start: Pointer, indexed: Pointer = BEGINNING) -> Iterator[RecordRun]:
         """The records from ``start`` on, in order; then the torn tail is truncated and the log is ready for ``append``.
 
         ``indexed``: what precedes it was durable once, so that an unreadable record there is damaged, not torn.
         """
-        good = yield from recovered(self._files, self.scan(start, None), start, indexed)
-        self._writer.resume(good)
+        good = start.offset if start.file_id == self.active else 0
+        for run in self.scan(start, None):
+            if run.file_id == self.active:
+                run = self._without_torn(run, indexed)
+                last = run.end_of(len(run.offsets) - 1) if run.offsets else good
+                good = max(good, last, *(end for _, end in run.holes))
+            yield run
+        self.writer.resume(good)
+
+    def _without_torn(self, run: RecordRun, indexed: Pointer) -> RecordRun:
+        """The newest file's ``run`` without the part of a record that an unfinished append left: that record was never acknowledged."""
+        newest = self.newest
+        if newest.finished or not run.holes or run.holes[-1][1] != newest.length:
+            return run
+        begin, end = run.holes[-1]
+        kept = min(indexed.offset, end) if indexed.file_id == self.active else begin
+        if is_framed(newest.reader.read(begin, end - begin)):
+            kept = end
+        return run._replace(holes=[*run.holes[:-1], *([(begin, kept)] if kept - begin >= HEADER.size else [])])
 
     def max_ts(self, file_id: int) -> int:
         """The largest ts of a file; of an unfinished one, of what was appended or noted so far."""
-        return self._files.file(file_id).max_ts
+        return self.file(file_id).max_ts
 
     def length(self, file_id: int) -> int:
         """Bytes of records in a file; 0 if it is not there."""
-        file = self._files.get(file_id)
+        file = self.get(file_id)
         return file.length if file is not None else 0
 
     def unfinished(self) -> tuple[int, ...]:
         """The ids of the files without a footer, ascending; those besides the active one lost it, or another program left them so."""
-        return tuple(i for i in self._files.ids if not self._files.file(i).finished)
+        return tuple(i for i in self.ids if not self.file(i).finished)
 
     def note_ts(self, file_id: int, ts: int) -> None:
         """Note that recovery found ``ts`` in a file; its footer will hold the largest."""
-        file = self._files.file(file_id)
+        file = self.file(file_id)
         file.max_ts = max(file.max_ts, ts)
 
     def read(self, at: Pointer, length: int) -> bytes:
@@ -98,9 +83,9 @@ class ValueLog:
             Corruption: there is no such record, or its file is missing between others.
             BinlogPurged: its file was collected meanwhile.
         """
-        file = self._files.get(at.file_id)
+        file = self.get(at.file_id)
         if file is None:
-            if not self._writer.ready:
+            if not self.writer.ready:
                 raise OSError("the value log is closed")
             if at >= self.beginning:
                 raise Corruption(f"value log {at}: the file is missing")
@@ -113,7 +98,7 @@ class ValueLog:
 
     def block(self, file_id: int, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of a file; none if it was collected."""
-        file = self._files.get(file_id)
+        file = self.get(file_id)
         return file.reader.read(offset, size) if file is not None else b""
 
     def scan(self, start: Pointer, upto: Pointer | None, piece_size: int = PIECE, admit: Admit = at_once) -> Iterator[RecordRun]:
@@ -122,7 +107,7 @@ class ValueLog:
         ``admit`` is called with the bytes of each larger read, for a record that is longer; where it returns False, the scan ends.
         The files are determined at the call: one that is dropped later is still read to its end.
         """
-        return self._scan_files(self._files.between(start, upto), start, upto, piece_size, admit)
+        return self._scan_files(self.between(start, upto), start, upto, piece_size, admit)
 
     def _scan_files(
         self, files: Mapping[int, LogFile], start: Pointer, upto: Pointer | None, piece_size: int, admit: Admit
@@ -140,8 +125,8 @@ class ValueLog:
 
     def close(self) -> None:
         """Finish the active file if it is large enough, and close all files. A failure is repaired at the next open."""
-        self._writer.close()
-        self._files.close()
+        self.writer.close()
+        super().close()
 
 
 class NearbyReader:
@@ -169,31 +154,3 @@ class NearbyReader:
                 del self._blocks[next(iter(self._blocks))]
             block = self._blocks[file_id, number] = self._log.block(file_id, number * _BLOCK, _BLOCK)
         return block
-
-
-def recovered(files: LogFiles, runs: Iterator[RecordRun], start: Pointer, indexed: Pointer) -> Generator[RecordRun, None, int]:
-    """The ``runs`` of a scan from ``start`` to the end of the log, without the torn tail; returns the offset at which that begins.
-
-    A torn tail is the part of a record that an unfinished append left at the end of the newest file; that record was never acknowledged.
-    ``indexed``: what precedes it was durable once, so that an unreadable record there is damaged, not torn.
-    """
-    good = start.offset if start.file_id == files.active else 0
-    for run in runs:
-        if run.file_id == files.active:
-            run = _without_torn(files, run, indexed)
-            last = run.end_of(len(run.offsets) - 1) if run.offsets else good
-            good = max(good, last, *(end for _, end in run.holes))
-        yield run
-    return good
-
-
-def _without_torn(files: LogFiles, run: RecordRun, indexed: Pointer) -> RecordRun:
-    """The newest file's ``run`` without the hole of an unfinished append."""
-    newest = files.newest
-    if newest.finished or not run.holes or run.holes[-1][1] != newest.length:
-        return run
-    begin, end = run.holes[-1]
-    kept = min(indexed.offset, end) if indexed.file_id == files.active else begin
-    if is_framed(newest.reader.read(begin, end - begin)):
-        kept = end
-    return run._replace(holes=[*run.holes[:-1], *([(begin, kept)] if kept - begin >= HEADER.size else [])])

@@ -1,8 +1,8 @@
-"""The writer of the value log: appends, syncs, and the change to the next file.
+"""The writer of the value log: requests and how many of them one append writes, appends, syncs, and the change to the next file.
 
 Promises: ``append`` returns only when its records are on the disk (with ``sync``). A failed batch is cut off again. If that fails too, or a
 sync fails, the log stops for good: it never acknowledges what may be lost. If a file cannot be opened, the batch is refused and the next
-``append`` tries again. There is one writer at a time, after recovery.
+``append`` tries again. There is one writer at a time, after recovery. A small request waits for no large one.
 
 Points of ``conf.failpoints``: vlog-before-write, vlog-written, vlog-synced, vlog-finished, vlog-created.
 """
@@ -11,17 +11,66 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import AppendFile
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_footer, encode_record, file_name
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer, encode_footer, encode_record, file_name
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import Record
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_files import LogFile, LogFiles
 from pyspark_tidb_binlog.conf import failpoints
 
 FINISH_FROM = 50 * 1024
 """Minimum bytes of the active file for a clean close to finish it with a footer (pump.md 4.1)."""
+_GROUP_BYTES = 1 << 20
+SMALL_BYTES = 128 << 10
+"""A group with a first request of at most this size takes only this much more: small requests do not wait for large ones (pump.md 4.4)."""
 _log = logging.getLogger(__name__)
+
+
+class WriteRequest:
+    """Records to be written together; ``done`` is called on the thread that writes, with all requests of the group that share it."""
+
+    __slots__ = ("begun", "done", "error", "records", "size", "call")
+
+    def __init__(self, records: Sequence[Record], done: Callable[[list["WriteRequest"]], None], call: object = None) -> None:
+        self.records = records
+        self.done = done
+        self.call = call
+        self.size = sum(len(record.payload) for record in records)
+        self.error: OSError | None = None
+        """Why the write failed; None: all of it is durable."""
+        self.begun = time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWritten:
+    """The sizes and times of one group, for the metrics. Bytes and seconds."""
+
+    requests: Sequence[WriteRequest]
+    size: int
+    write: float
+    """The whole write, ``fsync`` included."""
+    fsync: float
+    rotated: bool
+
+
+def group_of(requests: Sequence[WriteRequest]) -> int:
+    """How many of the requests, from the first on, are written together."""
+    size = requests[0].size
+    limit = size + SMALL_BYTES if size <= SMALL_BYTES else _GROUP_BYTES
+    count = 1
+    while count < len(requests) and size < limit:
+        size += requests[count].size
+        count += 1
+    return count
+
+
+def refuse(group: Sequence[WriteRequest], durable: int, error: OSError) -> None:
+    """Set the error of the requests whose records are not all among the first ``durable`` ones of their group."""
+    for request in group:
+        durable -= len(request.records)
+        if durable < 0:
+            request.error = error
 
 
 class LogWriter:

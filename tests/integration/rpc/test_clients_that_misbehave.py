@@ -8,10 +8,9 @@ import threading
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import calls as calls_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
-from pyspark_tidb_binlog.binlog_source.rpc.frames import frame
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal, frame
 from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
 from tests.support.rpc_front import (
@@ -108,7 +107,7 @@ def test_a_client_that_does_not_read_holds_its_handler_back(server):
 
 
 def test_a_client_that_asks_and_does_not_listen_is_not_read(server, monkeypatch):
-    monkeypatch.setattr(peer_module, "_DEAF_BYTES", BACKLOG + MIB)
+    monkeypatch.setattr(calls_module, "_DEAF_BYTES", BACKLOG + MIB)
     client = Raw(server)
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # the answers are to wait at the server, and few questions on their way
         client.socket.setsockopt(socket.SOL_SOCKET, buffer, 64 << 10)

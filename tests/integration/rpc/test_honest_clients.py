@@ -6,7 +6,7 @@ import urllib.request
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNKNOWN, Refusal, message_of
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal, message_of
 from tests.support.rpc_front import MIB, PATIENCE, UNLIMITED, Raw, Server, streaming, unary
 
 pytestmark = pytest.mark.grpc

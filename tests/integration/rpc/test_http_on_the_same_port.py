@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import calls as calls_module
 from tests.support.eventually import eventually
 from tests.support.own_host import OWN_HOST
 from tests.support.rpc_front import MIB, PATIENCE, streaming
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.grpc
 
 @pytest.mark.parametrize("said", [b"GET /slow HTTP/1.1\r\nHost", b"PUT / HTTP/1.1\r\nHost: p\r\nContent-Length: 9\r\n\r\nbod"])
 def test_an_http_request_that_does_not_become_complete_is_dropped(server, monkeypatch, said):
-    monkeypatch.setattr(peer_module, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.3)
     with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as slow, contextlib.suppress(ConnectionError):
         slow.sendall(said)
         while slow.recv(MIB):
@@ -32,7 +32,7 @@ def test_an_idle_http_connection_is_closed_and_a_busy_one_is_not(server, monkeyp
     for _ in range(3):
         client.request("GET", "/a")
         client.getresponse().read()
-    monkeypatch.setattr(peer_module, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.3)
     address = client.sock.getsockname()
     client.request("GET", "/slow")
     time.sleep(1)

@@ -6,8 +6,7 @@ import grpc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
-from pyspark_tidb_binlog.binlog_source.rpc.listening import SocketFile
-from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer, SocketFile
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from tests.support.own_host import OWN_HOST
 from tests.support.rpc_front import PATIENCE, Server, unary

@@ -9,7 +9,7 @@ import time
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import calls as calls_module
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from tests.support.eventually import eventually
@@ -116,7 +116,7 @@ def test_stop_waits_for_the_handler_of_a_client_that_is_gone(server):
 
 
 def test_a_handler_that_does_not_end_is_named(server, caplog, monkeypatch):
-    monkeypatch.setattr(peer_module, "LINGER", 0.05)
+    monkeypatch.setattr(calls_module, "LINGER", 0.05)
     server.front.methods.stream[b"/t/Deaf"] = lambda call: server.calls.put(call) or server.go_on.wait(PATIENCE)
     client = Raw(server)
     client.call(1, b"Deaf", b"")

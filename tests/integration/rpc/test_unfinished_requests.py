@@ -3,12 +3,13 @@
 import contextlib
 import socket
 import struct
+import threading
 import time
 
 import grpc
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc import peer as peer_module
+from pyspark_tidb_binlog.binlog_source.rpc import calls as calls_module
 from pyspark_tidb_binlog.binlog_source.rpc import rpc_server as front_module
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, frame
 from tests.support.eventually import eventually
@@ -112,7 +113,7 @@ def test_who_announces_much_and_sends_nothing_is_closed_and_the_next_goes_on(mon
         with grpc.insecure_channel(server.address, options=UNLIMITED) as channel:
             waiting = unary(channel, "Write").future(b"w" * (12 * MIB), timeout=PATIENCE)
             eventually(lambda: server.front.memory._waiting)
-            monkeypatch.setattr(peer_module, "IDLE_SECONDS", 0.5)
+            monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.5)
             assert waiting.result() == b""
         with contextlib.suppress(ConnectionError):
             assert GOAWAY not in [f[0] for f in silent.frames()]
@@ -125,7 +126,7 @@ def test_who_announces_much_and_sends_nothing_is_closed_and_the_next_goes_on(mon
 
 
 def test_while_it_holds_nobodys_time_passes(server, monkeypatch):
-    monkeypatch.setattr(peer_module, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.3)
     client = Raw(server)
     server.front.call(server.front.hold, True)
     unfinished(client, 1, 1000, 500)
@@ -166,10 +167,26 @@ def test_a_client_that_breaks_the_protocol_is_told_and_cut_off(server, channel, 
 
 @pytest.mark.parametrize("said", [b"", b"PR", PREFACE[:20], PREFACE, PREFACE + frame(SETTINGS, 0, 0, b"123456")[:-1]])
 def test_a_client_that_does_not_finish_its_first_words_is_dropped(server, monkeypatch, said):
-    monkeypatch.setattr(peer_module, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.1)
     with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as silent:
         silent.sendall(said)
         with contextlib.suppress(ConnectionResetError):
             while silent.recv(MIB):
                 pass
     eventually(lambda: not server.front._peers)
+
+
+def test_a_look_that_fails_is_not_the_last(server, monkeypatch):
+    """Without further looks no client would ever time out."""
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.1)
+    own, failed = calls_module.Peer.look, threading.Event()
+
+    def look(peer, now):
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("a defect")
+        own(peer, now)
+
+    monkeypatch.setattr(calls_module.Peer, "look", look)
+    with socket.create_connection((OWN_HOST, server.front.port), PATIENCE) as silent:
+        assert silent.recv(MIB) == b"" and failed.is_set()

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from pyspark_tidb_binlog.binlog_source.cluster.node_answers import OTHER_ERROR, node_answer
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, PendingCall, StreamCall
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import UNAVAILABLE, Refusal
-from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, HttpRequest, HttpResponse
+from pyspark_tidb_binlog.binlog_source.rpc.frames import UNAVAILABLE, Refusal
+from pyspark_tidb_binlog.binlog_source.rpc.http1 import NOT_FOUND, OTHER_ERROR, HttpRequest, HttpResponse, node_answer
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 

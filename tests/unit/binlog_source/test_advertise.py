@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster import advertise
-from pyspark_tidb_binlog.binlog_source.cluster.advertise import advertised
+from pyspark_tidb_binlog.binlog_source.cluster import registration
+from pyspark_tidb_binlog.binlog_source.cluster.registration import advertised
 from pyspark_tidb_binlog.binlog_source.pump import server
 from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
 from pyspark_tidb_binlog.conf.model import PumpConfig
@@ -16,7 +16,7 @@ HERE, ELSEWHERE = "http://127.0.0.1:2379", "http://192.0.2.7:2379"
 
 @pytest.fixture(autouse=True)
 def route(monkeypatch):
-    monkeypatch.setattr(advertise, "_on_the_way_to", lambda host, port: {"192.0.2.7": "192.0.2.1", "127.0.0.1": "127.0.0.1"}[host])
+    monkeypatch.setattr(registration, "_on_the_way_to", lambda host, port: {"192.0.2.7": "192.0.2.1", "127.0.0.1": "127.0.0.1"}[host])
 
 
 @pytest.mark.shows("advertise-addr", "pump advertise-addr")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.cluster.registration import DRAINER_TRANSITIONS, Action, last_state
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.binlog_source.drainer.node_states import Action, last_state, state_after
 
 ACCEPTED = {
     ("online", "pause"): "pausing", ("pausing", "resume"): "online", ("paused", "resume"): "online",
@@ -14,7 +14,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("state", list(NodeState))
 @pytest.mark.parametrize("action", list(Action))
 def test_every_action_in_every_state(state: NodeState, action: Action) -> None:
-    assert state_after(state, action) == ACCEPTED.get((state.value, action.value))
+    assert DRAINER_TRANSITIONS.get((state, action)) == ACCEPTED.get((state.value, action.value))
 
 
 def test_only_a_close_ends_offline() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.backlog import Backlog
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import Backlog
 
 
 def test_order_is_kept_over_groups_that_are_cut():

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import AfterPass, Chaser, ChaserSettings, decide
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import KeyIndex
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from tests.support.eventually import eventually

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import HEADER, decode_footer, split_records
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, HEADER, Pointer, decode_footer, split_records
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, fake, read
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.wire.damage import damage_in

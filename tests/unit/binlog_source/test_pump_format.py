@@ -4,6 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import (
     HEADER,
+    Pointer,
     decode_footer,
     decode_record,
     encode_footer,
@@ -12,7 +13,6 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.format import (
     file_name,
     split_records,
 )
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
 REAL_RECORD = bytes.fromhex("e8563a821a00000000000000b482bb08080210828080fec984fbc30618828080fec984fbc30638004000")

@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage import store as store_module
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.conf import failpoints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.pump_identity import named_in
+from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import named_in
 
 
 @pytest.mark.parametrize(

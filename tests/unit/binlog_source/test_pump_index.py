@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry, Head, KeyIndex
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import NOTHING, SorterCheckpoint
 from pyspark_tidb_binlog.schemas.errors import Corruption

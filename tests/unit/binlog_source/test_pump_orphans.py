@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, outcome_payload
-from pyspark_tidb_binlog.binlog_source.cluster.waits import Reading
+from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import Reading, TransactionState, Verdict, outcome_payload
 from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver, near_present, settle
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, fake

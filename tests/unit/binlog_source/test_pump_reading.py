@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump import reading
-from pyspark_tidb_binlog.binlog_source.pump.reading import CAPACITY, LARGE, STALL, PullMemory, Reservation
+from pyspark_tidb_binlog.binlog_source.pump import service
+from pyspark_tidb_binlog.binlog_source.pump.service import CAPACITY, LARGE, STALL, Reservation
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from tests.support.eventually import eventually
 
 MIB = 1 << 20
@@ -28,16 +29,12 @@ def clock():
 
 @pytest.fixture
 def memory(clock, monkeypatch):
-    monkeypatch.setattr(reading, "_LOOK", 0.01)
-    return PullMemory(clock)
+    monkeypatch.setattr(service, "_LOOK", 0.01)
+    return BoundedMemory(CAPACITY, STALL, clock)
 
 
 def never():
     return False
-
-
-def held(memory):
-    return sum(size for size, _ in memory._held.values())
 
 
 class Waiting:
@@ -64,7 +61,7 @@ def test_memory_is_bounded_and_pulls_take_turns(memory):
     reservations = [Reservation(memory) for _ in range(8)]
     for reservation in reservations:
         assert reservation.take(8 * MIB, never) and reservation.holds
-    assert held(memory) == CAPACITY
+    assert memory.held == CAPACITY
     large, small = Waiting(memory, 16 * MIB), Waiting(memory, 2 * MIB)
     reservations[0].give()
     assert large.got is None and small.got is None, "who waits is not overtaken"
@@ -76,7 +73,7 @@ def test_memory_is_bounded_and_pulls_take_turns(memory):
     for reservation in (*reservations, large.reservation, small.reservation):
         reservation.give()
         reservation.give()
-    assert held(memory) == 0
+    assert memory.held == 0
 
 
 def test_one_binlog_may_be_larger_than_the_memory(memory):
@@ -92,7 +89,7 @@ def test_what_is_taken_again_replaces_what_was_held(memory):
     reservation = Reservation(memory)
     for size in (16 * MIB, 2 * MIB, 100 * MIB, 16 * MIB):
         assert reservation.take(size, never)
-    assert held(memory) == 16 * MIB
+    assert memory.held == 16 * MIB
 
 
 def test_a_wait_ends_when_its_pull_does(memory):

@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump import messages
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, completed, fake, head_varints, read
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2

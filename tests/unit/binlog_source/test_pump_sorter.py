@@ -1,6 +1,6 @@
 """What may be promised after each record, step by step; the random walks are in tests/property/test_store_model.py."""
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind
 from pyspark_tidb_binlog.binlog_source.pump.storage.sorter import LogRecord, Sorter, SorterCheckpoint
 

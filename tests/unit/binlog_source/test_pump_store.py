@@ -12,11 +12,10 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
 from pyspark_tidb_binlog.binlog_source.pump.storage import store as store_module
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_record
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer, encode_record
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
-from pyspark_tidb_binlog.binlog_source.pump.storage.write_group import WriteRequest
+from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import WriteRequest
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
 from tests.support.eventually import eventually
 from tests.support.fakes.faulty_files import Fault, FaultyFiles

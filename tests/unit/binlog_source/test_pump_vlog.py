@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump.storage.env import RealFileSystem
-from pyspark_tidb_binlog.binlog_source.pump.storage.format import encode_footer, encode_record, file_id_of, file_name
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import BEGINNING, Pointer
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING, Pointer, encode_footer, encode_record, file_id_of, file_name
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import canonical, fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog import ValueLog
@@ -152,7 +151,7 @@ def test_records_that_lie_near_each_other_share_reads(tmp_path):
     places = []
     while len(places) < len(payloads):
         places += log.append([canonical(p) for p in payloads[len(places) :]])
-    assert len(log.file_ids) > 2
+    assert len(log.ids) > 2
     reads = []
     block, whole = log.block, log.read
     log.block = lambda *which: reads.append(which) or block(*which)

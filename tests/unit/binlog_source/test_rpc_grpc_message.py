@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import (
+from pyspark_tidb_binlog.binlog_source.rpc.frames import (
     ENCODING,
     INTERNAL,
     RESOURCE_EXHAUSTED,

@@ -3,7 +3,7 @@
 import hpack
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import MAX_BLOCK, BadBlock, HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import MAX_BLOCK, HeaderReader, ProtocolError, literal
 
 USUAL = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/binlog.Pump/WriteBinlog"), (b"te", b"trailers")]
 
@@ -67,7 +67,7 @@ def test_a_recognised_block_does_not_skip_a_change_of_size():
     reader.read(entry)
     reader.read(entry.replace(b"name", b"mane"))
     assert reader.read(b"\xbe") == {b"mane": b"v" * 16}
-    with pytest.raises(BadBlock):
+    with pytest.raises(ProtocolError):
         reader.read(b"\xbf")
 
 
@@ -75,7 +75,7 @@ def test_sizes_small_then_large_in_one_block_empty_the_table():
     reader = HeaderReader()
     reader.read(b"\x40\x01a\x01b")
     assert reader.read(b"\x20\x3f\xe1\x1f" + literal(USUAL)) == dict(USUAL)
-    with pytest.raises(BadBlock):
+    with pytest.raises(ProtocolError):
         reader.read(b"\xbe")
 
 
@@ -95,7 +95,7 @@ def test_sizes_small_then_large_in_one_block_empty_the_table():
     ],
 )
 def test_what_cannot_be_read(block):
-    with pytest.raises(BadBlock):
+    with pytest.raises(ProtocolError):
         HeaderReader().read(block)
     with pytest.raises(hpack.HPACKError):
         hpack.Decoder().decode(block, raw=True)
@@ -104,7 +104,7 @@ def test_what_cannot_be_read(block):
 def test_a_small_block_cannot_grow_large():
     reader = HeaderReader()
     reader.read(b"\x40\x01n\x7f\xf9\x16" + b"v" * 3064)
-    with pytest.raises(BadBlock, match=f"more than {MAX_BLOCK} bytes"):
+    with pytest.raises(ProtocolError, match=f"more than {MAX_BLOCK} bytes"):
         reader.read(b"\xbe" * 1000)
 
 

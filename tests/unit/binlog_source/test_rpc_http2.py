@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import percent
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import HeaderReader, literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, HeaderReader, ProtocolError, frame, literal, percent
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import HEAD, Call, Cancelled, Connection
-from pyspark_tidb_binlog.binlog_source.rpc.request_memory import RequestMemory
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -446,7 +444,7 @@ def test_a_long_text_is_cut_between_characters(text):
 
 
 def test_a_large_request_waits_for_memory_and_then_for_nothing():
-    memory = RequestMemory(150_000)
+    memory = BoundedMemory(150_000)
     connection, other = Connection(memory=memory), Connection(memory=memory)
     for one in (connection, other):
         one.receive(PREFACE + settings() + frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, message(b"", 100_000)))
@@ -462,7 +460,7 @@ def test_a_large_request_waits_for_memory_and_then_for_nothing():
 
 @pytest.mark.parametrize("end", [lambda c: c.close(), lambda c: c.receive(frame(RST_STREAM, 0, 1, word(8)))])
 def test_a_request_that_is_abandoned_gives_its_memory_back(end):
-    memory = RequestMemory()
+    memory = BoundedMemory()
     connection = Connection(memory=memory)
     connection.receive(PREFACE + settings() + frame(HEADERS, END_HEADERS, 1, BLOCK) + frame(DATA, 0, 1, message(b"", 100_000)))
     assert memory.held == 100_005

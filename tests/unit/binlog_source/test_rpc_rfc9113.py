@@ -7,8 +7,7 @@ import struct
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame
-from pyspark_tidb_binlog.binlog_source.rpc.header_block import literal
+from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection
 from tests.support.http2_frames import widen, word
 

@@ -2,7 +2,7 @@
 
 from urllib.parse import unquote_to_bytes
 
-from pyspark_tidb_binlog.binlog_source.rpc.grpc_message import percent
+from pyspark_tidb_binlog.binlog_source.rpc.frames import percent
 
 
 def test_every_byte_is_encoded_as_grpc_asks() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.same_log import holds
-from pyspark_tidb_binlog.binlog_source.pump.storage.pointer import Pointer
+from pyspark_tidb_binlog.binlog_source.pump.service import holds
+from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of

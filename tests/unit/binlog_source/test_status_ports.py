@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.own_cluster import OwnCluster
-from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import OwnCluster, StatusPorts
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import HttpAnswer
