@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import RowEncoder
 from pyspark_tidb_binlog.lake import Lake
-from pyspark_tidb_binlog.schemas.codec.rowwriter import RowEncoder
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock

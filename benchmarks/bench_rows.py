@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot

@@ -16,11 +16,11 @@ from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, Value, missing_valu
 from pyspark_tidb_binlog.schemas.codec import datum
 from pyspark_tidb_binlog.schemas.codec.datum import Datum, Flag, take_datum
 from pyspark_tidb_binlog.schemas.codec.number import Cursor, encode_comparable_float, round_to_float32, to_signed, to_unsigned
-from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.codec.temporal import date_text, datetime_text, time_text
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.row_layout import (
+    EMPTY_ROW,
     HALVES,
     LACKING,
     CellType,

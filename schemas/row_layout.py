@@ -17,13 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, digits_of, image_schema, kind_of
-from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
+from pyspark_tidb_binlog.schemas.codec import datum
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, TableInfo
 
 Ops = npt.NDArray[np.int32]
 Versions = npt.NDArray[np.int64]
 
+ROWID = -1
+"""Column id of ``_tidb_rowid``."""
+EMPTY_ROW = datum.NULL
+"""The pairs of a row without columns."""
 LACKING = pa.field("", pa.binary(), nullable=False)
 """Which cells of an old image belong to columns that its event does not contain: bit i % 8 of byte i // 8 for the i-th; empty = none."""
 

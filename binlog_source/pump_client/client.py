@@ -8,7 +8,8 @@ Pump.
 
 Promises: a Prewrite is durable when ``prewrite`` returns. ``PumpUnavailable`` means that the Prewrite may be lost. After a failure or a
 retry several Pumps may hold the Prewrite: only the Pump that answered gets the outcome, the others ask the upstream. A Commit or Rollback
-never fails. Thread-safe.
+never fails. Thread-safe. If the registry does not answer, that is logged once, and the Pumps are listed again later, so that no change is
+missed. Until then their last known states apply.
 """
 
 import logging
@@ -23,20 +24,49 @@ from types import TracebackType
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, Listing, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import write_group
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import failure_of, write_group
 from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import Dependencies, PumpHandle, PumpSet
-from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_prewrite
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats, Counters
-from pyspark_tidb_binlog.binlog_source.pump_client.watch import Follower, detect, follow
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, ClientStats, Clock, Counters, PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
-from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 _GRACE = 2.0
 """Seconds that the last outcomes may take when the client is closed."""
+_PROBE = b""
+"""A Pump accepts an empty binlog and discards it."""
+_REGISTRY_PAUSE = 1.0
+"""Seconds until a registry that did not answer is asked again."""
 _log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Applies the registry's changes of Pumps to the set."""
+
+    def __init__(self, registry: Registry, pump_set: PumpSet, revision: int, wait: float) -> None:
+        """``revision``: of the listing that ``pump_set`` already has; ``wait``: seconds that one request waits for changes."""
+        self._registry = registry
+        self._pump_set = pump_set
+        self._wait = wait
+        self._revision: int | None = revision
+
+    def step(self) -> bool:
+        """Wait for changes once and apply them; False when the registry did not answer. The next step then lists all Pumps again."""
+        try:
+            news = self._news()
+        except ReplicationError as error:
+            if self._revision is not None:
+                _log.warning("registry %s: %s: the client continues with the Pumps known so far", self._registry.url, error)
+            self._revision = None
+            return False
+        self._revision = news.revision
+        self._pump_set.register(news.nodes)
+        return True
+
+    def _news(self) -> Listing:
+        if self._revision is None:
+            return self._registry.listing(PUMPS)
+        return self._registry.changes(PUMPS, self._revision, self._wait)
 
 
 @dataclass(slots=True)
@@ -183,6 +213,15 @@ class PumpClient:
                     "check that the Pump runs"
                 )
 
+    def probe_unavailable(self) -> None:
+        """Probe each unavailable Pump that is registered online; one that answers is available again."""
+        for handle in self._pump_set.to_probe():
+            self._counters.add(probes=1)
+            failure = failure_of(handle.connection, _PROBE)
+            if failure is None or failure.answered:
+                _log.info("Pump %s answers again and is available", handle.connection.node_id)
+                self._pump_set.answered(handle.connection.node_id)
+
     def close(self) -> None:
         """Stop writing. Queued outcomes are tried once more, for at most ``_GRACE`` seconds; what no Pump accepts is lost."""
         self._clock.close()
@@ -221,11 +260,10 @@ class PumpClient:
         """Pause; whether to choose once more. Raises when that is useless."""
         elapsed = self._clock.now() - attempts.begun
         _log.info("the Prewrite of start_ts %d failed: %s", attempts.start_ts, failure)
-        match after_failed_prewrite(failure, elapsed, attempts.retries, len(self._pump_set.available()), self._settings):
-            case AfterFailure.REFUSE:
-                raise _too_large(attempts, handle, failure) from failure
-            case AfterFailure.EVERYONE:
-                return False
+        if failure.too_large:
+            raise _too_large(attempts, handle, failure) from failure
+        if elapsed > self._settings.write_timeout and attempts.retries > len(self._pump_set.available()):
+            return False
         attempts.retries += 1
         self._counters.add(retries=1)
         if self._clock.wait(self._settings.prewrite_pause):
@@ -263,13 +301,23 @@ class PumpClient:
         return handle
 
     def _probing(self) -> "PumpClient":
-        self._begin("Pump probes", partial(detect, self._pump_set, self._clock, self._settings, self._counters))
+        self._begin("Pump probes", self._probe)
         return self
 
     def _following(self, registry: Registry, listing: Listing) -> "PumpClient":
         follower = Follower(registry, self._pump_set, listing.revision, self._settings.watch_wait)
-        self._begin("Pump watch", partial(follow, follower, self._clock))
+        self._begin("Pump watch", partial(self._follow, follower))
         return self
+
+    def _probe(self) -> None:
+        """Probe until the clock is closed."""
+        while not self._clock.wait(self._settings.probe_interval):
+            self.probe_unavailable()
+
+    def _follow(self, follower: Follower) -> None:
+        """Follow the registry until the clock is closed."""
+        while not self._clock.wait(0 if follower.step() else _REGISTRY_PAUSE):
+            pass
 
     def _begin(self, name: str, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name=name, daemon=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.pump_client.retry import ANSWERED, DISCONNECTED, too_large
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed
 
 Connect = Callable[[str], PumpWriter]
@@ -80,8 +79,8 @@ class PumpConnection:
                 self._opened = None
 
     def _note(self, opened: _Opened, failure: WriteFailed) -> None:
-        (self._tally.success if failure.code == ANSWERED else self._tally.failure)()
-        if failure.code == DISCONNECTED:
+        (self._tally.success if failure.answered else self._tally.failure)()
+        if failure.code == "UNAVAILABLE":
             with self._lock:
                 # another caller may have reset the connection already
                 if self._opened is opened:
@@ -125,7 +124,7 @@ def write_group(connection: PumpConnection, payloads: Sequence[bytes]) -> list[W
     try:
         connection.write(payloads)
     except WriteFailed as failure:
-        if len(payloads) > 1 and too_large(failure):
+        if len(payloads) > 1 and failure.too_large:
             return [failure_of(connection, payload) for payload in payloads]
         return [failure] * len(payloads)
     return [None] * len(payloads)

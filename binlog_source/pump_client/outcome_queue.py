@@ -12,11 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, write_group
-from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_outcome
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import Clock, Counters, PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 
 _GROUP = 256
@@ -124,7 +121,7 @@ class OutcomeQueue:
     def _given_up(self, outcome: Outcome, failure: WriteFailed) -> bool:
         age = self._clock.now() - outcome.since
         left = self._left()
-        if after_failed_outcome(age, left, self._settings) is AfterFailure.AGAIN:
+        if not left and age <= self._settings.outcome_patience:
             self._counters.add(retries=1)
             return False
         self._counters.add(outcomes_given_up=1)

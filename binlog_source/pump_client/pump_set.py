@@ -12,12 +12,10 @@ from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.availability import KnownPumps
-from pyspark_tidb_binlog.binlog_source.pump_client.clock import Clock
 from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
 from pyspark_tidb_binlog.binlog_source.pump_client.outcome_queue import OutcomeQueue
-from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, matches
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import Counters
+from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, matches
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import Clock, Counters, PumpClientSettings
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class PumpSet:
         self._lock = threading.Lock()
         self._availability = KnownPumps(settings.max_errors)
         self._selector = Selector(_strategy(settings), settings.labels, dependencies.chance)
-        self._sticky = Sticky()
+        self._takers: dict[int, PumpHandle] = {}  # which Pump accepted the Prewrite of a start_ts: its outcome goes there too
         self._handles: dict[str, PumpHandle] = {}
 
     def register(self, statuses: Iterable[NodeStatus]) -> None:
@@ -72,13 +70,15 @@ class PumpSet:
     def remember(self, start_ts: int, handle: PumpHandle | None) -> None:
         """The Prewrite of ``start_ts`` was accepted by that Pump, or by none."""
         with self._lock:
-            self._sticky.remember(start_ts, handle.connection.node_id if handle is not None else None)
+            if handle is None:
+                self._takers.pop(start_ts, None)
+            else:
+                self._takers[start_ts] = handle
 
     def pump_of(self, start_ts: int) -> PumpHandle | None:
         """The Pump that has the Prewrite; None when no Prewrite is known."""
         with self._lock:
-            node_id = self._sticky.pump_of(start_ts)
-            return self._handles[node_id] if node_id is not None else None
+            return self._takers.get(start_ts)
 
     def available(self) -> list[PumpHandle]:
         """The Pumps that Prewrites go to."""

@@ -1,4 +1,4 @@
-"""Which Pump gets a binlog: the strategies, the preference by labels, and the Pump of each Prewrite (pump_client.md 5).
+"""Which Pump gets a binlog: the strategies, and the preference by labels (pump_client.md 5).
 
     strategy   Prewrite                                              Commit, Rollback
     range      round robin, from the first whenever the list changed  the Pump that accepted the Prewrite
@@ -92,24 +92,3 @@ class Selector:
         chosen = self._strategy(pumps, PrewriteRequest(start_ts, retries, self._turn), self._chance)
         self._turn += 1
         return chosen.node_id if chosen is not None else None
-
-
-class Sticky:
-    """Which Pump accepted the Prewrite of a start_ts: its outcome goes there too."""
-
-    def __init__(self) -> None:
-        self._takers: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._takers)
-
-    def remember(self, start_ts: int, node_id: str | None) -> None:
-        """A Prewrite was accepted by ``node_id``, or by none."""
-        if node_id is None:
-            self._takers.pop(start_ts, None)
-        else:
-            self._takers[start_ts] = node_id
-
-    def pump_of(self, start_ts: int) -> str | None:
-        """The Pump that has the Prewrite; None when no Prewrite is known."""
-        return self._takers.get(start_ts)

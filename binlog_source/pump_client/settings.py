@@ -1,17 +1,19 @@
-"""The constants of TiDB's Pump client (pump_client.md 1 and 2), each a field with unit and default.
+"""What all parts of one Pump client share: its settings, its clock and its counters.
 
-Promises: pure; an invalid value raises a ``ValueError`` that names the field. The registry has a timeout of its own.
+Promises: thread-safe. An invalid setting raises a ``ValueError`` that names the field. The registry has a timeout of its own.
 """
 
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 
 
 @dataclass(frozen=True, slots=True)
 class PumpClientSettings:
-    """How a client chooses Pumps, waits, retries and gives up."""
+    """How a client chooses Pumps, waits, retries and gives up: the constants of TiDB's Pump client (pump_client.md 1 and 2)."""
 
     write_timeout: float = 15.0
     """Timeout of one call, and the minimum time for which a Prewrite is retried. Seconds; TiDB's ``binlog.write-timeout``."""
@@ -51,3 +53,57 @@ class PumpClientSettings:
 
 DEFAULTS = PumpClientSettings()
 """What TiDB does when nothing is configured."""
+
+
+class Clock:
+    """The machine's monotonic clock, in seconds from an arbitrary origin. A test can replace it, to let ten minutes pass at once."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def now(self) -> float:
+        """The current time."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; True when the clock is closed: the caller should end."""
+        return self._closed.wait(seconds)
+
+    def close(self) -> None:
+        """End every wait, now and later."""
+        self._closed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """Counts since the client was made."""
+
+    prewrites: int = 0
+    """Prewrites that a Pump accepted."""
+    retries: int = 0
+    """Retries of records of any kind."""
+    failovers: int = 0
+    """Prewrites accepted by another Pump than the one tried first."""
+    outcomes_given_up: int = 0
+    """Commits and Rollbacks that were not written: too old, without a known Prewrite, or for an offline Pump. Orphan resolution finds them."""
+    probes: int = 0
+    """Empty binlogs sent to unavailable Pumps."""
+    demotions: int = 0
+    """Pumps found unusable and moved to the unavailable ones."""
+
+
+class Counters:
+    """The counts while they grow. A snapshot is consistent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = ClientStats()
+
+    def add(self, **more: int) -> None:
+        """Raise counts, by their names in ``ClientStats``."""
+        with self._lock:
+            self._now = replace(self._now, **{name: getattr(self._now, name) + number for name, number in more.items()})
+
+    def snapshot(self) -> ClientStats:
+        """The counts now."""
+        return self._now

@@ -47,6 +47,16 @@ class WriteFailed(PumpUnavailable):
         self.code = code
         self.text = text
 
+    @property
+    def answered(self) -> bool:
+        """Whether the Pump answered: the call as such succeeded."""
+        return self.code == "OK"
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the message is larger than the Pump accepts."""
+        return self.code == "RESOURCE_EXHAUSTED" or "ResourceExhausted" in self.text
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:

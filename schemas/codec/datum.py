@@ -5,7 +5,6 @@ raise ``Corruption``. Every flag is accepted at every place, and converted to wh
 which TiDB writes only into keys and, for TIME, into the handle of an insert row.
 """
 
-import decimal
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -131,8 +130,7 @@ def _take_comparable_bytes(cursor: Cursor) -> bytes:
 NULL = bytes((Flag.NULL,))
 """The datum NULL."""
 # looking up an enum's member costs more than encoding a number
-_VARINT, _UVARINT, _FLOAT, _DURATION = bytes((Flag.VARINT,)), bytes((Flag.UVARINT,)), bytes((Flag.FLOAT,)), bytes((Flag.DURATION,))
-_DECIMAL, _BYTES, _JSON = bytes((Flag.DECIMAL,)), bytes((Flag.BYTES,)), bytes((Flag.JSON,))
+_VARINT, _UVARINT, _FLOAT, _BYTES = bytes((Flag.VARINT,)), bytes((Flag.UVARINT,)), bytes((Flag.FLOAT,)), bytes((Flag.BYTES,))
 
 
 def encode_int(value: int) -> bytes:
@@ -150,21 +148,6 @@ def encode_float(value: float) -> bytes:
     return _FLOAT + number.encode_comparable_float(value)
 
 
-def encode_duration(nanoseconds: int) -> bytes:
-    """A TIME as stored in the handle of an insert row."""
-    return _DURATION + number.encode_comparable_int(nanoseconds)
-
-
-def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
-    """A DECIMAL(precision, scale)."""
-    return _DECIMAL + mydecimal.encode_decimal(value, precision, scale)
-
-
 def encode_bytes(value: bytes) -> bytes:
     """A string."""
     return _BYTES + number.encode_uvarint(len(value) << 1) + value
-
-
-def encode_json(value: json_binary.JsonValue) -> bytes:
-    """A JSON value."""
-    return _JSON + json_binary.encode_json(value)

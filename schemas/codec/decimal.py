@@ -9,9 +9,7 @@ number every bit is then inverted. Text is plain: no exponent, no leading zeros,
 Promises: pure; invalid digits, and sizes beyond DECIMAL(65,30), raise ``Corruption``.
 """
 
-import decimal
 from collections.abc import Iterator
-from functools import cache
 
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
@@ -21,7 +19,6 @@ DIGITS_PER_WORD = 9
 BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 HEADER = 2
 """Bytes of precision and scale before the digits."""
-_WIDE = decimal.Context(prec=2 * MAX_PRECISION, rounding=decimal.ROUND_HALF_UP)
 
 
 def groups_of(precision: int, scale: int) -> tuple[int, ...]:
@@ -67,29 +64,3 @@ def _digits(raw: bytes, groups: tuple[int, ...]) -> Iterator[str]:
             raise Corruption(f"a group of {count} decimal digits holds {word}")
         yield word
         pos += size
-
-
-def encode_decimal(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:
-    """The datum body of a number, rounded half up to ``scale``; ``ValueError`` when it does not fit."""
-    last, limit, words, sign = _layout(precision, scale)
-    number = int(decimal.Decimal(value).quantize(last, context=_WIDE).scaleb(scale, _WIDE))
-    size = abs(number)
-    if size >= limit:
-        raise ValueError(f"{value} does not fit DECIMAL({precision},{scale})")
-    bits = 0
-    for unit, count, width in words:
-        bits = bits << width | size // unit % count
-    # the first bit is inverted, and all of them are again in a negative number
-    bits ^= sign - 1 if number < 0 else sign
-    return bytes((precision, scale)) + bits.to_bytes(sign.bit_length() // 8, "big")
-
-
-@cache
-def _layout(precision: int, scale: int) -> tuple[decimal.Decimal, int, tuple[tuple[int, int, int], ...], int]:
-    """The last digit's 1; the first number that does not fit; each group's (unit, count of its numbers, bits); the value of the first bit."""
-    words, left, width = [], precision, 0
-    for digits in groups_of(precision, scale):
-        left -= digits
-        words.append((10**left, 10**digits, 8 * BYTES_OF_DIGITS[digits]))
-        width += words[-1][2]
-    return decimal.Decimal(1).scaleb(-scale), 10**precision, tuple(words), 1 << width - 1

@@ -1,4 +1,4 @@
-"""TiDB's binary JSON (rows.md 5): decoding to text, encoding from plain Python values.
+"""TiDB's binary JSON (rows.md 5), decoded to text.
 
     value  = type (1 byte) | body
     object = count u32 | size u32 | count * (key offset u32, key length u16) | count * (type u8, offset or inline u32) | keys | values
@@ -14,20 +14,18 @@ import base64
 import decimal
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeAlias
 
 from pyspark_tidb_binlog.schemas.codec.number import Cursor, encode_uvarint, to_signed
-from pyspark_tidb_binlog.schemas.codec.temporal import pack_datetime, time_text
+from pyspark_tidb_binlog.schemas.codec.temporal import time_text
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
 MAX_DEPTH = 100
 HEADER = 8
-_KEY_ENTRY = 6
-_VALUE_ENTRY = 5
-_TEMPORAL_FSP = 6
+KEY_ENTRY = 6
+VALUE_ENTRY = 5
+TEMPORAL_FSP = 6
 
 
 class JsonType(IntEnum):
@@ -47,8 +45,6 @@ class JsonType(IntEnum):
     DURATION = 0x11
 
 
-# looking up an enum's member costs as much as encoding a number
-_OBJECT, _ARRAY, _LITERAL, _INT, _STRING = map(int, (JsonType.OBJECT, JsonType.ARRAY, JsonType.LITERAL, JsonType.INT, JsonType.STRING))
 FIXED_SIZES = {
     JsonType.LITERAL: 1,
     JsonType.INT: 8,
@@ -60,38 +56,6 @@ FIXED_SIZES = {
     JsonType.DURATION: 12,
 }
 _LITERALS = {0: "null", 1: "true", 2: "false"}
-
-
-@dataclass(frozen=True, slots=True)
-class JsonNull:
-    """JSON null as a whole value (Python's None is SQL NULL there; inside arrays and objects None stands for JSON null)."""
-
-
-@dataclass(frozen=True, slots=True)
-class JsonOpaque:
-    """Bytes with a MySQL type code: the result of CAST(binary AS JSON)."""
-
-    tp: int
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JsonTime:
-    """A DATE, DATETIME or TIMESTAMP inside JSON; ``text`` as in SQL."""
-
-    tp: JsonType
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class JsonDuration:
-    """A TIME inside JSON."""
-
-    nanoseconds: int
-
-
-JsonScalar: TypeAlias = bool | int | float | str | JsonNull | JsonOpaque | JsonTime | JsonDuration | None
-JsonValue: TypeAlias = JsonScalar | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
 
 def take_json(cursor: Cursor) -> bytes:
@@ -146,16 +110,16 @@ class _JsonReader:
         if depth > MAX_DEPTH or end - start < HEADER:
             raise Corruption(f"JSON deeper than {MAX_DEPTH}, or {end - start} bytes for an object or array")
         count, size = struct.unpack_from("<II", data, start)
-        keys = HEADER + (count * _KEY_ENTRY if tp == JsonType.OBJECT else 0)
-        head = keys + count * _VALUE_ENTRY
+        keys = HEADER + (count * KEY_ENTRY if tp == JsonType.OBJECT else 0)
+        head = keys + count * VALUE_ENTRY
         if not head <= size <= end - start:
             raise Corruption(f"a JSON object or array of {count} elements and {size} bytes where {end - start} are left")
         self._claim(head)
         end = start + size
-        values = [self._element(start, start + keys + i * _VALUE_ENTRY, head, end, depth) for i in range(count)]
+        values = [self._element(start, start + keys + i * VALUE_ENTRY, head, end, depth) for i in range(count)]
         if tp == JsonType.ARRAY:
             return f"[{', '.join(values)}]"
-        names = [self._key(start, start + HEADER + i * _KEY_ENTRY, head, end) for i in range(count)]
+        names = [self._key(start, start + HEADER + i * KEY_ENTRY, head, end) for i in range(count)]
         return "{" + ", ".join(f"{n}: {v}" for n, v in zip(names, values, strict=True)) + "}"
 
     def _element(self, start: int, entry: int, head: int, end: int, depth: int) -> str:
@@ -206,7 +170,7 @@ def _core_text(cursor: Cursor, size: int) -> str:
 def _duration_text(cursor: Cursor) -> str:
     nanoseconds = to_signed(int.from_bytes(cursor.take(8), "little"))
     cursor.take(4)
-    return f'"{time_text(nanoseconds, _TEMPORAL_FSP)}"'
+    return f'"{time_text(nanoseconds, TEMPORAL_FSP)}"'
 
 
 _SCALARS: dict[int, Callable[[Cursor], str]] = {
@@ -256,59 +220,3 @@ def _escape(match: re.Match[str]) -> str:
 def _escape_invalid(raw: bytes) -> list[str]:
     text = raw.decode(errors="surrogateescape")
     return ["\\ufffd" if "\udc80" <= c <= "\udcff" else _ESCAPED.sub(_escape, c) for c in text]
-
-
-def encode_json(value: JsonValue) -> bytes:
-    """One whole JSON value, type byte first, as TiDB lays it out."""
-    tp, body = _encode(value)
-    return bytes((tp,)) + body
-
-
-def _encode(value: JsonValue) -> tuple[int, bytes]:
-    match value:
-        case str():
-            raw = value.encode()
-            return _STRING, encode_uvarint(len(raw)) + raw
-        case bool():
-            return _LITERAL, b"\x01" if value else b"\x02"
-        case int():
-            return (_INT, struct.pack("<q", value)) if value < 1 << 63 else (JsonType.UINT, struct.pack("<Q", value))
-        case float():
-            return JsonType.FLOAT, struct.pack("<d", value)
-        case None | JsonNull():
-            return _LITERAL, b"\x00"
-        case JsonOpaque(tp, data):
-            return JsonType.OPAQUE, bytes((tp,)) + encode_uvarint(len(data)) + data
-        case JsonTime(tp, text):
-            return tp, struct.pack("<Q", _core_time(text))
-        case JsonDuration(nanoseconds):
-            return JsonType.DURATION, struct.pack("<qI", nanoseconds, _TEMPORAL_FSP)
-        case Mapping():
-            names = {k.encode(): v for k, v in value.items()}
-            return _OBJECT, _encode_container([names[k] for k in sorted(names)], sorted(names))
-        case _:
-            return _ARRAY, _encode_container(value, ())
-
-
-def _encode_container(values: Sequence[JsonValue], keys: Sequence[bytes]) -> bytes:
-    at = HEADER + len(values) * _VALUE_ENTRY + len(keys) * _KEY_ENTRY
-    entries, tail = [], list(keys)
-    for key in keys:
-        entries.append(struct.pack("<IH", at, len(key)))
-        at += len(key)
-    for tp, body in map(_encode, values):
-        if tp == _LITERAL:
-            entries.append(struct.pack("<BI", tp, body[0]))
-        else:
-            entries.append(struct.pack("<BI", tp, at))
-            tail.append(body)
-            at += len(body)
-    return b"".join((struct.pack("<II", len(values), at), *entries, *tail))
-
-
-def _core_time(text: str) -> int:
-    packed = pack_datetime(text)
-    ymd, hms, micro = packed >> 41, (packed >> 24) & 0x1FFFF, packed & 0xFFFFFF
-    year, month = divmod(ymd >> 5, 13)
-    date = year << 50 | month << 46 | (ymd & 31) << 41
-    return date | (hms >> 12) << 36 | ((hms >> 6) & 63) << 30 | (hms & 63) << 24 | micro << 4

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 from pyspark_tidb_binlog.schemas.codec import decimal as mydecimal
 from pyspark_tidb_binlog.schemas.codec.datum import FIXED_SIZE, Flag, as_integer, encode_uint, take_datum
 from pyspark_tidb_binlog.schemas.codec.number import Cursor, decode_uvarint, encode_uvarint, to_signed, to_unsigned
-from pyspark_tidb_binlog.schemas.codec.rowwriter import EMPTY_ROW
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, significant
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
-from pyspark_tidb_binlog.schemas.row_layout import KeyPart, key_layout
+from pyspark_tidb_binlog.schemas.row_layout import EMPTY_ROW, KeyPart, key_layout
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.schemas.wire import BYTES, VARINT, fields, key, varint
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from pyspark_tidb_binlog.jobs.lab.emulator import row_encoder
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.changes import change_rows
 from pyspark_tidb_binlog.schemas.changes.joint_images import TableImages, joint_images
 from pyspark_tidb_binlog.schemas.changes.row_choice import RowsOfTable
-from pyspark_tidb_binlog.schemas.codec import rowwriter
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.tableinfo import WHOLE_COLUMN, ColumnInfo, ColumnType
@@ -101,7 +101,7 @@ def of_table(columns: tuple[ColumnInfo, ...], ops: list[Op], rows: list[bytes]) 
 def test_a_column_is_told_apart_whatever_its_id(number: int) -> None:
     columns = (column(1, 8, 3), replace(column(2, 8), id=number))
     info, row = table(columns, pk_is_handle=True), {1: 4, number: 5}
-    group = of_table(columns, [Op.INSERT, Op.DELETE], [rowwriter.encode_insert(info, row, 0), rowwriter.encode_delete(info, row, 0)])
+    group = of_table(columns, [Op.INSERT, Op.DELETE], [row_encoder.encode_insert(info, row, 0), row_encoder.encode_delete(info, row, 0)])
     for found in joint_images([of_table(columns[:1], [Op.DELETE], [b"\x08\x02\x08\x02"]), group, group])[1:]:
         assert found is not None
         assert_same(found, alone(group))

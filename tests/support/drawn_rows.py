@@ -1,4 +1,4 @@
-"""Strategies for tables of every column type and key kind, and for row events of them written by ``rowwriter``.
+"""Strategies for tables of every column type and key kind, and for row events of them written by ``row_encoder``.
 
 A value is drawn in the writer's form and, beside it, as the cell that a decoder must make of it.
 """
@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from pyspark_tidb_binlog.schemas.codec import rowwriter
-from pyspark_tidb_binlog.schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
+from pyspark_tidb_binlog.jobs.lab.emulator import row_encoder
+from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import JsonDuration, JsonNull, JsonOpaque, JsonTime, encode_json
+from pyspark_tidb_binlog.schemas.codec.json_binary import JsonType, json_text
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
 from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.tableinfo import (
@@ -242,11 +243,11 @@ def events(draw: st.DrawFn, max_rows: int = 12) -> Events:
         cells_after = [after[c.id].cell if c.id in known else None for c in info.columns]
         match op:
             case Op.INSERT:
-                rows.append(rowwriter.encode_insert(writer, raw, rowid))
+                rows.append(row_encoder.encode_insert(writer, raw, rowid))
             case Op.UPDATE:
-                rows.append(rowwriter.encode_update(writer, raw, changed, rowid))
+                rows.append(row_encoder.encode_update(writer, raw, changed, rowid))
             case _:
-                rows.append(rowwriter.encode_delete(writer, raw, rowid))
+                rows.append(row_encoder.encode_delete(writer, raw, rowid))
         ops.append(int(op))
         versions.append(version)
         owners.append(owner)

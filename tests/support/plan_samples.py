@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_tidb_binlog.schemas.codec.rowwriter import Row, encode_delete, encode_insert, encode_update
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import Row, encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT

@@ -1,7 +1,7 @@
 """The current content of the embedded upstream: databases, tables with all their versions, rows by handle.
 
 Promises: no IO. Not thread-safe by itself: ``Upstream`` holds its lock around every call. A row is a mapping column id -> value in the
-form of ``schemas.codec.rowwriter``; a column that a row lacks has its origin default.
+form of ``jobs.lab.emulator.row_encoder``; a column that a row lacks has its origin default.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from pyspark_tidb_binlog.jobs.lab.emulator import schema
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import RowEncoder
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
-from pyspark_tidb_binlog.schemas.codec.rowwriter import RowEncoder
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 

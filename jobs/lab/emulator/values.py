@@ -1,6 +1,6 @@
 """Random values for every column type, and the form in which a value is compared with its copy in a target.
 
-Promises: pure; the same random source gives the same values. A value is in the form that ``schemas.codec.rowwriter`` takes.
+Promises: pure; the same random source gives the same values. A value is in the form that ``jobs.lab.emulator.row_encoder`` takes.
 """
 
 import random
@@ -8,7 +8,8 @@ import string
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from pyspark_tidb_binlog.schemas.codec.json_binary import encode_json, json_text
+from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import encode_json
+from pyspark_tidb_binlog.schemas.codec.json_binary import json_text
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType
 
 Draw: TypeAlias = Callable[[random.Random], Any]
@@ -34,7 +35,7 @@ _BYTES = frozenset(
 
 
 def value_for(column: ColumnInfo, chance: random.Random) -> Any:
-    """A random value that ``column`` can hold, as ``schemas.codec.rowwriter`` takes it."""
+    """A random value that ``column`` can hold, as ``jobs.lab.emulator.row_encoder`` takes it."""
     return draw_of(column)(chance)
 
 

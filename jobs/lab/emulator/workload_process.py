@@ -22,8 +22,7 @@ from urllib.parse import urlencode
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import ClientStats, PumpClientSettings
 from pyspark_tidb_binlog.jobs.lab.emulator.process import ServerProcess
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Json
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream

@@ -18,12 +18,12 @@ from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecod
 from pyspark_tidb_binlog.binlog_source.changes.change_options import ChangeOptions, SchemaEvolution
 from pyspark_tidb_binlog.binlog_source.changes.merged_pumps import merged
 from pyspark_tidb_binlog.binlog_source.wire import recorded_case
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encode_insert
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind, kind_of
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.changes.table_shape import shape_of
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.codec.datum import encode_int
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.errors import ConfigError, SchemaMismatch
 from pyspark_tidb_binlog.schemas.history import SchemaHistory

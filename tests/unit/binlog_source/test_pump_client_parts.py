@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection
-from pyspark_tidb_binlog.binlog_source.pump_client.retry import AfterFailure, after_failed_outcome, after_failed_prewrite
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 from tests.support.fakes.pump_world import Wire, World, fails
 
@@ -17,9 +16,6 @@ A = "a:1"
 @pytest.fixture
 def world():
     return World()
-
-
-FAILED = WriteFailed("", "UNAVAILABLE")
 
 
 class Meanwhile(Wire):
@@ -35,32 +31,15 @@ class Meanwhile(Wire):
 
 
 @pytest.mark.parametrize(
-    "failure, elapsed, retries, then",
+    "failure, large",
     [
-        (FAILED, 0, 0, AfterFailure.AGAIN),
-        (FAILED, 15, 99, AfterFailure.AGAIN),
-        (FAILED, 15.1, 3, AfterFailure.AGAIN),
-        (FAILED, 15.1, 4, AfterFailure.EVERYONE),
-        (FAILED, 99, 0, AfterFailure.AGAIN),
-        (WriteFailed("", "RESOURCE_EXHAUSTED"), 99, 99, AfterFailure.REFUSE),
-        (WriteFailed("", "UNKNOWN", "code = ResourceExhausted"), 0, 0, AfterFailure.REFUSE),
+        (WriteFailed("", "UNAVAILABLE"), False),
+        (WriteFailed("", "RESOURCE_EXHAUSTED"), True),
+        (WriteFailed("", "UNKNOWN", "code = ResourceExhausted"), True),
     ],
 )
-def test_what_follows_a_failed_prewrite(failure, elapsed, retries, then):
-    assert after_failed_prewrite(failure, elapsed, retries, 3, DEFAULTS) is then
-
-
-@pytest.mark.parametrize(
-    "elapsed, left, then",
-    [
-        (0, False, AfterFailure.AGAIN),
-        (600, False, AfterFailure.AGAIN),
-        (600.1, False, AfterFailure.GIVE_UP),
-        (0, True, AfterFailure.GIVE_UP),
-    ],
-)
-def test_what_follows_a_failed_outcome(elapsed, left, then):
-    assert after_failed_outcome(elapsed, left, DEFAULTS) is then
+def test_what_is_too_large_is_known_by_its_status(failure, large):
+    assert failure.too_large is large
 
 
 def test_a_reset_spares_the_call_under_way(world):

@@ -6,7 +6,10 @@ from collections import Counter
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
-from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, Sticky, preferred
+from pyspark_tidb_binlog.binlog_source.pump_client.pump_set import PumpSet
+from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, preferred
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, Counters
+from tests.support.fakes.pump_world import World
 
 A, B, C = (NodeStatus(name, f"{name}:1") for name in "abc")
 NEAR = {"zone": "east"}
@@ -130,14 +133,16 @@ def test_labels_come_before_scores():
     assert {made.choose(start_ts, 0) for start_ts in range(20)} == {"n"}
 
 
-def test_sticky_remembers_until_it_is_told_otherwise():
-    sticky = Sticky()
-    assert sticky.pump_of(5) is None
-    sticky.remember(5, "a")
-    sticky.remember(6, "b")
-    assert (sticky.pump_of(5), sticky.pump_of(5), sticky.pump_of(6), len(sticky)) == ("a", "a", "b", 2)
-    sticky.remember(5, "b")
-    assert sticky.pump_of(5) == "b"
-    sticky.remember(5, None)
-    sticky.remember(7, None)
-    assert (sticky.pump_of(5), len(sticky)) == (None, 1)
+def test_the_taker_of_a_prewrite_is_remembered_until_it_is_told_otherwise():
+    pumps = PumpSet(DEFAULTS, World().dependencies(), Counters())
+    pumps.register([A, B])
+    a, b = pumps.handles()
+    assert pumps.pump_of(5) is None
+    pumps.remember(5, a)
+    pumps.remember(6, b)
+    assert (pumps.pump_of(5), pumps.pump_of(5), pumps.pump_of(6), len(pumps._takers)) == (a, a, b, 2)
+    pumps.remember(5, b)
+    assert pumps.pump_of(5) == b
+    pumps.remember(5, None)
+    pumps.remember(7, None)
+    assert (pumps.pump_of(5), len(pumps._takers)) == (None, 1)

@@ -5,8 +5,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection, write_group
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, ClientStats
 from tests.support.fakes.pump_world import Wire, World, fails
 
 PREWRITES = {ts: b"p%d" % ts for ts in (10, 20, 30, 40)}

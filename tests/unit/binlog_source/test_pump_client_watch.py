@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
-from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.pump_client.client import Follower, PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.watch import Follower, detect, follow, probe_unavailable
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.eventually import eventually
 from tests.support.fakes.pump_world import World, fails
@@ -105,27 +104,27 @@ def test_a_round_robin_is_not_disturbed_by_heartbeats(client, registry, follower
 def test_a_probe_is_empty_and_brings_back(client, world):
     demote(client, world)
     world.calls.clear()
-    probe_unavailable(client._pump_set, client._counters)
+    client.probe_unavailable()
     assert client.available() == () and client.stats().probes == 1
     world.rules = {}
-    probe_unavailable(client._pump_set, client._counters)
+    client.probe_unavailable()
     assert [call.payloads for call in world.calls] == [(b"",)] * 2
     assert client.available() == ("a",) and client.stats().probes == 2
-    probe_unavailable(client._pump_set, client._counters)
+    client.probe_unavailable()
     assert client.stats().probes == 2, "who is available is not probed"
 
 
 def test_a_probe_that_is_answered_with_an_errmsg_counts(client, world):
     demote(client, world)
     world.rules = {"a:1": fails("OK", "whatever")}
-    probe_unavailable(client._pump_set, client._counters)
+    client.probe_unavailable()
     assert client.available() == ("a",)
 
 
 def test_who_is_registered_away_is_not_probed(client, registry, follower, world):
     registry.put_status(PUMPS, PAUSED)
     follower.step()
-    probe_unavailable(client._pump_set, client._counters)
+    client.probe_unavailable()
     assert world.calls == [] and client.stats().probes == 0
 
 
@@ -138,7 +137,7 @@ def test_probes_come_every_thirty_seconds(client, world):
         return fails()(payloads)
 
     world.rules = {"a:1": away}
-    detect(client._pump_set, world.clock, DEFAULTS, client._counters)
+    client._probe()
     assert world.clock.waits == [30.0] * 5 and client.stats().probes == 4
 
 
@@ -152,7 +151,7 @@ def test_following_waits_only_after_a_failure(client, registry, follower, world)
         return real_wait(seconds)
 
     world.clock.wait = wait
-    follow(follower, world.clock)
+    client._follow(follower)
     assert world.clock.waits == [1.0, 1.0, 0, 0, 0]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, PumpClientSettings
-from pyspark_tidb_binlog.binlog_source.pump_client.stats import ClientStats
+from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, ClientStats, PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
 from tests.support import binlogs

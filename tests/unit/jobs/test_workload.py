@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encoder_of
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, parsed, table_json
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.lab.emulator.values import EVERY_TYPE, comparable, form_of, value_for
 from pyspark_tidb_binlog.jobs.lab.emulator.workload import DdlMix, WorkloadConfig, WorkloadSession, create_tables
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encoder_of
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from tests.support.fakes.written import Written

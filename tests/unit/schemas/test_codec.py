@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import (
+    JsonDuration,
+    JsonNull,
+    JsonOpaque,
+    JsonTime,
+    encode_decimal,
+    encode_json,
+    json_datum,
+)
 from pyspark_tidb_binlog.schemas.codec import datum, json_binary, number, temporal
-from pyspark_tidb_binlog.schemas.codec.decimal import decode_decimal, encode_decimal, size_of
-from pyspark_tidb_binlog.schemas.codec.json_binary import JsonDuration, JsonNull, JsonOpaque, JsonTime, JsonType, encode_json, json_text
+from pyspark_tidb_binlog.schemas.codec.decimal import decode_decimal, size_of
+from pyspark_tidb_binlog.schemas.codec.json_binary import JsonType, json_text
 from pyspark_tidb_binlog.schemas.codec.number import Cursor
 from pyspark_tidb_binlog.schemas.errors import Corruption
 
@@ -207,7 +216,7 @@ def test_signed_numbers_come_back(value: int) -> None:
 
 
 def test_json_datums_end_where_their_own_size_says() -> None:
-    cursor = Cursor(datum.encode_json({"a": [1]}) + datum.encode_json("s") + datum.encode_json(JsonOpaque(1, b"x")) + b"\x00")
+    cursor = Cursor(json_datum({"a": [1]}) + json_datum("s") + json_datum(JsonOpaque(1, b"x")) + b"\x00")
     assert [datum.as_json(datum.take_datum(cursor)) for _ in range(3)] == ['{"a": [1]}', '"s"', '"base64:type1:eA=="']
     assert cursor.pos == cursor.end - 1
     assert json_binary.MAX_DEPTH == 100

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas import decoder, reference_decoder
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.history import TableAt

@@ -3,8 +3,7 @@
 import pyarrow as pa
 
 from pyspark_tidb_binlog.schemas.arrowtypes import CellKind
-from pyspark_tidb_binlog.schemas.codec.rowwriter import ROWID
-from pyspark_tidb_binlog.schemas.row_layout import CellType, KeyPart, image_layout, key_layout
+from pyspark_tidb_binlog.schemas.row_layout import ROWID, CellType, KeyPart, image_layout, key_layout
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnFlag, ColumnType
 from tests.support.drawn_rows import column, table
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encode_insert
 from pyspark_tidb_binlog.schemas.events import ControlType, Op
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.packed import packed

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
-from pyspark_tidb_binlog.schemas.codec.json_binary import JsonNull
+from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import JsonNull
 from pyspark_tidb_binlog.schemas.errors import SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
+from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.codec import datum
-from pyspark_tidb_binlog.schemas.codec.rowwriter import encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName
 from pyspark_tidb_binlog.schemas.errors import Corruption, SchemaMismatch
 from pyspark_tidb_binlog.schemas.events import Op

@@ -10,7 +10,7 @@ A row is ``Mapping[column id, value]``; a missing column is NULL. Values:
     TIME                        text "[-]hh:mm:ss[.f]"
     ENUM                        the member, or its number from 1 (0 = the error value)
     SET                         members joined by commas, or the bit mask
-    JSON                        a plain Python value; JSON null is ``json_binary.JsonNull()``
+    JSON                        a plain Python value; JSON null is ``datum_encoder.JsonNull()``
 
 Promises: pure; a value that no row can hold raises ``ValueError``. New collations are assumed to be enabled, TiDB's default.
 """
@@ -19,16 +19,15 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
+from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import decimal_datum, duration_datum, json_datum
 from pyspark_tidb_binlog.schemas.codec import datum
 from pyspark_tidb_binlog.schemas.codec.number import round_to_float32, to_signed
 from pyspark_tidb_binlog.schemas.codec.temporal import pack_datetime, parse_time
+from pyspark_tidb_binlog.schemas.row_layout import EMPTY_ROW, ROWID
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, WHOLE_COLUMN, ColumnInfo, ColumnType, IndexColumn, TableInfo
 
 Row: TypeAlias = Mapping[int, Any]
 
-ROWID = -1
-"""Column id of ``_tidb_rowid``."""
-EMPTY_ROW = datum.NULL
 _WRITABLE_STATES = frozenset({PUBLIC, 2, 3})
 """Public, write-only and write-reorganisation."""
 _TEMPORAL = frozenset({ColumnType.DATE, ColumnType.NEWDATE, ColumnType.DATETIME, ColumnType.TIMESTAMP})
@@ -129,9 +128,9 @@ def encoder_of(column: ColumnInfo) -> Encoder:
             return datum.encode_float
         case ColumnType.DECIMAL:
             precision, scale = column.flen, column.decimal
-            return lambda value: datum.encode_decimal(value, precision, scale)
+            return lambda value: decimal_datum(value, precision, scale)
         case ColumnType.JSON:
-            return datum.encode_json
+            return json_datum
         case ColumnType.TIME:
             return lambda value: datum.encode_int(parse_time(value))
         case tp if tp in _TEMPORAL:
@@ -197,7 +196,7 @@ def _needs_restored_data(column: ColumnInfo) -> bool:
 
 def _handle_encoder(column: ColumnInfo, length: int) -> Encoder:
     if column.tp == ColumnType.TIME:
-        return lambda value: datum.encode_duration(parse_time(value))
+        return lambda value: duration_datum(parse_time(value))
     if column.tp in _TEXT:
         return lambda value: datum.encode_bytes(_sort_key(column, _prefix(column, _padded(column, _raw(value)), length)))
     return encoder_of(column)
