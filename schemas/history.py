@@ -14,18 +14,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter, itemgetter
-from typing import Self
+from typing import Any, Self
 
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobReader, JobType
+from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, tso
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track, extended
-from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
+from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, TableInfo
 
-__all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableSnapshot"]
+__all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableNow", "TableSnapshot"]
 
 
 GRACE = tso(60_000)
 """How long after a job's FinishedTS its binlog is awaited."""
+_MEANT = int(ColumnFlag.NOT_NULL | ColumnFlag.UNSIGNED)
 _VERSION, _FINISHED_TS = attrgetter("version"), attrgetter("finished_ts")
 
 
@@ -296,3 +298,52 @@ class SchemaHistory:
     def find(self, schema: str, name: str, version: int) -> TableAt | None:
         """The table of this name at ``version``; names are case-insensitive, as in TiDB."""
         return next((t for t in self.tables_in(schema, version) if t.name.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """One table as a TiDB server knows it: the server shows what a running DDL has changed, but the DDL history does not yet.
+
+    Example: a multi-schema change adds column c. Rows have c as soon as TiDB makes c public. The job enters the history later, when no
+    transaction is open at an older schema version (metadata lock). In between, columns of an ADD or MODIFY are visible, and a unique key
+    that is being dropped is no longer checked. To write such rows to a target, the Drainer needs the job, and waits for it.
+    """
+
+    version: int
+    """The schema version of the server; a table that is gone has none."""
+    info: TableInfo | None
+    """None: the server has no such table."""
+
+    @classmethod
+    def from_json(cls, json: Any) -> Self:
+        """Read the answer of ``/db-table/ID``; ``Corruption`` when it is not one."""
+        try:
+            return cls(int(json["schema_version"]), TableInfo.from_json(json["table_info"]))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise Corruption(f"the answer of TiDB's status port to /db-table cannot be read: {type(error).__name__} {error}") from error
+
+    def is_ahead_of(self, known: TableInfo) -> bool:
+        """Whether rows may be written that do not fit ``known``, the newest that the history shows of it.
+
+        False if the table only loses columns, or gets indexes: its rows fit the table before. The hidden column of an expression index is
+        ignored, because it is public while the index is still filled. True if it loses partitions: rows of those ranges go to others.
+        """
+        if self.info is None:
+            return False
+        shown = {_meaning(column) for column in known.public_columns()}
+        changed = any(_meaning(column) not in shown for column in self.info.public_columns() if not column.hidden)
+        return changed or bool(_keys(known) - _keys(self.info)) or _partitions(self.info) < _partitions(known)
+
+
+def _meaning(column: ColumnInfo) -> tuple[object, ...]:
+    """The attributes that decide a column's values. Not its charset: a TiDB server may show another than is stored (old utf8 as utf8mb4)."""
+    return column.id, column.name, column.tp, column.flag & _MEANT, column.flen, column.decimal, column.elems
+
+
+def _partitions(info: TableInfo) -> frozenset[int]:
+    return frozenset(partition.id for partition in info.partitions)
+
+
+def _keys(info: TableInfo) -> frozenset[int]:
+    """The ids of the unique indexes that are checked for every row."""
+    return frozenset(index.id for index in info.indexes if index.unique and index.state == PUBLIC)

@@ -26,12 +26,11 @@ from typing import Any
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
 from pyspark_tidb_binlog.schemas.errors import Corruption, HistoryUnavailable, PumpUnavailable
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt, TableNow
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
-from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
 
 _FIRST_PAGE, _PAGE = 8, 256
 _OVERLAP = 256
@@ -200,7 +199,7 @@ class HistoryFeed:
     def wait_for_unfinished(
         self, versions: Mapping[int, int], checked: dict[int, int], keeps: Callable[[TableAt], bool] = lambda table: True
     ) -> None:
-        """Wait for DDLs that have changed rows of a table, but are not in the history yet (``schemas.unfinished_ddl``). There is no limit while
+        """Wait for DDLs that have changed rows of a table, but are not in the history yet (``TableNow``). There is no limit while
         a status port answers.
 
         Args:

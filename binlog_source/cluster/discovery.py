@@ -124,12 +124,15 @@ class PumpDiscovery(Protocol):
 
     def online(self) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that is in service by what ``pumps`` read last; none without a registry. Sends no request."""
+        return {}
 
     def offline(self) -> Mapping[str, OfflinePump]:
         """Every Pump that is registered as offline by what ``pumps`` read last, by its id. Sends no request."""
+        return {}
 
     def states(self) -> Mapping[str, str]:
         """Pump id -> registered state by what ``pumps`` read last; none without a registry. Sends no request."""
+        return {}
 
     def cluster_id(self) -> int:
         """The id that Pumps check."""
@@ -145,7 +148,7 @@ class PumpDiscovery(Protocol):
         """Close the connections; the next request opens them again."""
 
 
-class ConfiguredDiscovery:
+class ConfiguredDiscovery(PumpDiscovery):
     """The Pumps named in the settings. They also report the time."""
 
     def __init__(self, addresses: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
@@ -165,18 +168,6 @@ class ConfiguredDiscovery:
         """The addresses, each its own id."""
         return self._pumps
 
-    def online(self) -> Mapping[str, str]:
-        """None: nobody registers their states."""
-        return {}
-
-    def offline(self) -> Mapping[str, OfflinePump]:
-        """None: nobody registers their states."""
-        return {}
-
-    def states(self) -> Mapping[str, str]:
-        """None: nobody registers them."""
-        return {}
-
     def cluster_id(self) -> int:
         """The id in the settings."""
         return self._cluster_id
@@ -188,9 +179,6 @@ class ConfiguredDiscovery:
             PumpUnavailable: none of them answers.
         """
         return now_by_pumps(self._pumps.values(), self.tls)
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 class RegistryDiscovery:

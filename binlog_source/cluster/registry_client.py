@@ -78,10 +78,6 @@ class RegistryClient:
         said = self._json("GET", f"/registry/{kind}/{quote(node_id, safe='')}/own")
         return NodeState(said["state"]) if said["state"] else None
 
-    def mvcc(self, key: bytes) -> Any:
-        """The locks and write records of a primary key (rows.md 9.3)."""
-        return self._json("GET", f"/mvcc/hex/{key.hex()}")
-
     def close(self) -> None:
         """Close the connections, which ends every wait; the next request opens them again."""
         for waiting in tuple(self._waiting):

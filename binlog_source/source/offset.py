@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 

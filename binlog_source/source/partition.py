@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, seen_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 

@@ -21,7 +21,6 @@ from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import ANSWER_SECONDS,
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
 from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     BATCH_KEY,
     DELIVERY_KEY,
@@ -34,6 +33,7 @@ from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     SEEN_KEY,
     TIP,
     WRITE_BINLOG_BATCH,
+    Position,
 )
 from pyspark_tidb_binlog.schemas.backoff import Retries, steady
 from pyspark_tidb_binlog.schemas.errors import ConfigError, DamagedLog, PumpUnavailable

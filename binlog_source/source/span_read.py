@@ -39,8 +39,7 @@ from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
 from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, WatchedPull, longer
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO, Position
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, payloads_in
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable

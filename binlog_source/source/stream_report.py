@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView, holder, newest_promise, pending_bytes, unread_bytes
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery, as_time, physical_ms
 
 

@@ -46,8 +46,7 @@ from pyspark_tidb_binlog.binlog_source.source.read_notes import note_away
 from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, PumpHead
 from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, longer
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
-from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP, Position
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery

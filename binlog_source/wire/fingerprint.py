@@ -14,7 +14,7 @@ A real Pump answers none of this. It is asked for what follows the ts before, an
 import re
 from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import DamagedLog
 from pyspark_tidb_binlog.schemas.events import as_time
 

@@ -20,6 +20,8 @@ With ``tidb-binlog-batch: 1`` each response is a ``PullBinlogBatch`` of about 1 
 change, ``more`` says that another piece follows, and only the last piece has a position.
 """
 
+from dataclasses import dataclass
+
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 WRITE_BINLOG = "/binlog.Pump/WriteBinlog"
@@ -51,3 +53,15 @@ PUMP_KEY = "tidb-binlog-pump"
 """Of the answer: the Pump's node id."""
 COLLECTED = "has been collected; the oldest one kept is"
 """In the status text of a raw pull from a position that GC has overtaken."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A position in a Pump's log: value-log file id, byte offset. Ordered."""
+
+    suffix: int
+    offset: int
+
+    def to_json(self) -> dict[str, int]:
+        """The position as a JSON object."""
+        return {"offset": self.offset, "suffix": self.suffix}

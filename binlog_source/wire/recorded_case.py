@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_tidb_binlog.schemas.errors import ConfigError
+from pyspark_tidb_binlog.schemas.codec.number import decode_uvarint
+from pyspark_tidb_binlog.schemas.errors import ConfigError, Corruption
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
 RECORDED = "recorded:"
@@ -115,16 +116,11 @@ def delimited(data: bytes, origin: str) -> Iterator[bytes]:
     """The payloads in a sequence of (varint length, payload)."""
     at = 0
     while at < len(data):
-        length = shift = 0
-        while True:
-            if at == len(data):
-                raise ConfigError(f"{origin} is truncated: its last {shift // 7} bytes begin a binlog")
-            byte = data[at]
-            at += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        begin = at
+        try:
+            length, at = decode_uvarint(data, at)
+        except Corruption as error:
+            raise ConfigError(f"{origin} is truncated: its last {len(data) - begin} bytes begin a binlog") from error
         if at + length > len(data):
             raise ConfigError(f"{origin} is truncated: a binlog of {length} bytes at offset {at}, of which {len(data) - at} are there")
         yield data[at : at + length]

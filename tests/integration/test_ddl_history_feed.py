@@ -23,11 +23,10 @@ from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas import history_feed
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable, Stopped
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.schemas.history import SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableNow
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.history_feed import HistoryFeed
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
-from pyspark_tidb_binlog.schemas.unfinished_ddl import TableNow
 from pyspark_tidb_binlog.sinks.engine.history_wait import HistoryWait
 from pyspark_tidb_binlog.sinks.engine.segments import TableActivity
 from tests.support.ddl_jobs import INT, column, database, job, partitions, table

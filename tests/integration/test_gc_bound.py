@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.binlog_source.source.partition_rows import raw_rows_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery, tso

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark_tidb_binlog.binlog_source.source.offset import PumpMark
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, offers_raw
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.ports import free_port

@@ -14,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.source.framing import Records
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull, offers_raw, renew
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.fakes.scripted_pump import Asked, Broken, ScriptedPump, message, metrics_page

@@ -22,7 +22,7 @@ from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogReader, BinlogStreamReader
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.ctl import main as ctl
 from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService

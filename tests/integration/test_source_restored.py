@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, opti
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import DamagedLog
 from pyspark_tidb_binlog.schemas.events import ControlType, Delivery

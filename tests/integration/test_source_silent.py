@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMa
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
 from pyspark_tidb_binlog.binlog_source.source.tails import Tails
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery, tso

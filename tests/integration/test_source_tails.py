@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMa
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, Pull
 from pyspark_tidb_binlog.binlog_source.source.read_notes import away
 from pyspark_tidb_binlog.binlog_source.source.tails import Tail, Tails
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.eventually import eventually

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.read_notes import noted, waiting
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
 from pyspark_tidb_binlog.schemas.events import BinlogType

@@ -408,11 +408,6 @@ class Store:
         return self._log.beginning
 
     @property
-    def size(self) -> int:
-        """Bytes of log."""
-        return self._log.size
-
-    @property
     def damaged_bytes(self) -> int:
         """Bytes of the log skipped because they are not records, over all scans so far."""
         return self._log.damaged_bytes

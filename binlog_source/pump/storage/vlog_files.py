@@ -98,12 +98,6 @@ class LogFiles:
             return Pointer(min(self._files), 0) if self._files else BEGINNING
 
     @property
-    def size(self) -> int:
-        """Bytes of records in all files."""
-        with self._lock:
-            return sum(file.length for file in self._files.values())
-
-    @property
     def newest(self) -> LogFile:
         """The active file."""
         return self._files[self.active]

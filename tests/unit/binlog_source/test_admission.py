@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.source.admission import (
     unread_bytes,
 )
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 

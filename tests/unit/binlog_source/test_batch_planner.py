@@ -9,7 +9,7 @@ from pyspark_tidb_binlog.binlog_source.source.batch_planner import HELD_SECONDS,
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
 from pyspark_tidb_binlog.binlog_source.source.stream_report import outage_report, report
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import ProtocolViolation
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 

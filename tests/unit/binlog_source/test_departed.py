@@ -5,7 +5,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import OfflinePump
 from pyspark_tidb_binlog.binlog_source.source.departed import DepartedPumps, Membership
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery

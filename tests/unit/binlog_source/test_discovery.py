@@ -11,7 +11,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.bucket import _tell
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import MissingOutcome
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable

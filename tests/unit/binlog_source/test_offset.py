@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json, require_advance
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 

@@ -6,7 +6,7 @@ from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMa
 from pyspark_tidb_binlog.binlog_source.source.partition import sorted_partitions, span_of, stream_partitions
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery
 
 ENDPOINTS = {pump: Endpoint(pump, f"{pump}:8250", 7) for pump in ("a", "b")}

@@ -4,7 +4,8 @@ import contextlib
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.service import PumpService, Space
+from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
+from pyspark_tidb_binlog.binlog_source.pump.storage.env import Space
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.support.store_model import commit, prewrite, rollback

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, seen_in
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery
 from tests.support.fakes.faulty_files import flip
 from tests.support.store_model import commit, prewrite, rollback

@@ -2,7 +2,7 @@
 
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
 from pyspark_tidb_binlog.binlog_source.source.stream_report import ReceivedSteps
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 
 
 def view(*steps: tuple[int, int], anew: bool = False) -> TailView:

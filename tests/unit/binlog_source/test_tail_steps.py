@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.binlog_source.source.admission import Limits, LogStep, 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.tails import _MOST_AT_ALL, _MOST_STEPS, Tail, Tails, _Steps
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 
 FILE = 500 << 20

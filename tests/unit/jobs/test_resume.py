@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
-from pyspark_tidb_binlog.binlog_source.wire.position import Position
+from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.jobs.stream.resume import (
     DeltaPlace,
     NothingApplied,
