@@ -9,10 +9,10 @@ from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Environment variables that make the JVM and Python workers return memory after a large batch.
+"""Environment variables that make each process of a job return memory after a large batch or binlog.
 
 The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
-more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/spark/allocator.py``).
+more without it, and a Pump kept a heap per thread.
 """
 
 

@@ -163,6 +163,9 @@ def _serve(listener: socket.socket, ended: int) -> None:
     gc.freeze()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    # PySpark's workers set handlers of their own, which a blocked signal does not reach: systemd sends SIGTERM to every process of a unit, and the job
+    # then finishes its batch. Workers end when Spark closes their input.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
     while ended not in select.select([listener.fileno(), ended], [], [])[0]:
         try:
