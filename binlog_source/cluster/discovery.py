@@ -115,9 +115,8 @@ class OfflinePump:
 class PumpDiscovery(Protocol):
     """The Pumps of a cluster, its id and its clock."""
 
-    @property
-    def tls(self) -> TlsSettings | None:
-        """How the Pumps are called; None: without TLS."""
+    tls: TlsSettings | None
+    """How the Pumps are called; None: without TLS."""
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
@@ -179,6 +178,9 @@ class ConfiguredDiscovery(PumpDiscovery):
             PumpUnavailable: none of them answers.
         """
         return now_by_pumps(self._pumps.values(), self.tls)
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class RegistryDiscovery:

@@ -4,13 +4,29 @@ Promises: timestamps are in physical milliseconds, as a real Pump's.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from pyspark_tidb_binlog.binlog_source.pump.storage.env import Space
-from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store
+from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserCounts
 from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import GroupWritten
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import Exposition, Family, LabelledHistogram, count, gauge, gauges
 from pyspark_tidb_binlog.schemas.events import physical_ms
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """The store's current values."""
+
+    gc_ts: int
+    gc_done_ts: int
+    max_commit_ts: int
+    deleted_keys: int
+    capacity: int
+    available: int
+    index_errors: int
+    damaged_bytes: int
+    chaser: ChaserCounts
+    last_catch_up: float
 
 
 class PumpMetrics:
@@ -28,12 +44,12 @@ class PumpMetrics:
         self._lost = 0
         self._asked = 0
         self._behind: dict[str, int] = {}
-        self._watched: tuple[Store, Space] | None = None
+        self._figures: Callable[[], StoreFigures] | None = None
         self._exposition = Exposition(self._collect)
 
-    def watch(self, store: Store, space: Space) -> None:
-        """Show the current values of a store and its disk."""
-        self._watched = store, space
+    def watch(self, figures: Callable[[], StoreFigures]) -> None:
+        """Set the source of the store's values."""
+        self._figures = figures
 
     def rpc(self, method: str, label: str, durations: Iterable[float]) -> None:
         """Calls of a method ended; ``label`` is ``succ`` or ``fail``, ``durations`` are seconds."""
@@ -79,17 +95,17 @@ class PumpMetrics:
         yield count("binlog_pump_storage_query_tikv_count", "Questions about orphan Prewrites.", "", (("", self._asked),))
         behind = tuple(sorted(self._behind.items()))
         yield count("binlog_pump_detected_drainer_binlog_purge_count", "Drainers behind what GC removes.", "id", behind)
-        if self._watched is not None:
-            yield from _of_store(*self._watched)
+        if self._figures is not None:
+            yield from _of_store(self._figures())
 
 
-def _of_store(store: Store, space: Space) -> Iterator[Family]:
-    for name, ts in (("gc_ts", store.gc_ts), ("done_gc_ts", store.gc_done_ts), ("max_commit_ts", store.state.sorted_promise)):
+def _of_store(now: StoreFigures) -> Iterator[Family]:
+    for name, ts in (("gc_ts", now.gc_ts), ("done_gc_ts", now.gc_done_ts), ("max_commit_ts", now.max_commit_ts)):
         yield gauge(f"binlog_pump_storage_{name}", f"{name}, physical milliseconds.", physical_ms(ts))
-    yield count("binlog_pump_storage_deleted_kv_total", "Index keys removed by GC.", "", (("", store.deleted_keys),))
-    sizes = (("capacity", space.capacity), ("available", space.available))
+    yield count("binlog_pump_storage_deleted_kv_total", "Index keys removed by GC.", "", (("", now.deleted_keys),))
+    sizes = (("capacity", now.capacity), ("available", now.available))
     yield gauges("binlog_pump_storage_storage_size_bytes", "Disk of the data directory.", "type", sizes)
-    errors = (("index_write", store.index_errors), ("damaged_bytes", store.damaged_bytes))
+    errors = (("index_write", now.index_errors), ("damaged_bytes", now.damaged_bytes))
     yield count("binlog_pump_storage_error_count", "Errors of the storage.", "type", errors)
-    yield count("binlog_pump_storage_slow_chaser_count", "What the slow chaser did.", "type", store.chaser.counts.items())
-    yield gauge("binlog_drainer_slow_chaser_catchup_time_seconds", "Seconds of the chaser's last pass.", store.chaser.last_catch_up)
+    yield count("binlog_pump_storage_slow_chaser_count", "What the slow chaser did.", "type", now.chaser.items())
+    yield gauge("binlog_drainer_slow_chaser_catchup_time_seconds", "Seconds of the chaser's last pass.", now.last_catch_up)

@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, m
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import keep_cluster, node_id_in
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
-from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics
+from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
 from pyspark_tidb_binlog.binlog_source.pump.orphans import OrphanResolver
 from pyspark_tidb_binlog.binlog_source.pump.periodic import Collector, FakeBinlogs, notify, own_clock
 from pyspark_tidb_binlog.binlog_source.pump.service import PumpService
@@ -127,7 +127,7 @@ class EmbeddedPump:
         self.node_id = node_id_in(directory, config.node_id, self._port)
         space = Space(RealFileSystem(), directory, size_of(config.stop_write_at_available_space))
         self._service = service = PumpService(store, cluster_id, self.node_id, metrics, space)
-        metrics.watch(store, space)
+        metrics.watch(lambda: _figures(store, space))
         self._tasks.append(PeriodicTask(f"{self.node_id} space", LOOK_EVERY, space.look))
         self._collector = Collector(service, days_or_duration(config.gc), self._drainers, self._gc_clock)
         if registry is None:
@@ -339,6 +339,21 @@ def _registry_of(config: PumpConfig, tls: TlsSettings | None) -> Registry | None
     if config.pd_urls:
         return PdRegistry(config.pd_urls, tls)
     return RegistryClient(config.registry, tls) if config.registry else None
+
+
+def _figures(store: Store, space: Space) -> StoreFigures:
+    return StoreFigures(
+        store.gc_ts,
+        store.gc_done_ts,
+        store.state.sorted_promise,
+        store.deleted_keys,
+        space.capacity,
+        space.available,
+        store.index_errors,
+        store.damaged_bytes,
+        store.chaser.counts,
+        store.chaser.last_catch_up,
+    )
 
 
 def require_no_twin(known: Iterable[NodeStatus], node_id: str, address: str, tls: TlsSettings | None) -> None:
