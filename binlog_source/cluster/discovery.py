@@ -245,11 +245,11 @@ class RegistryDiscovery:
         return OfflinePump(status.host, max(status.max_commit_ts, status.update_ts + tso(_IN_FLIGHT_MS)), left=False)
 
     def _note(self, known: Iterable[NodeStatus]) -> None:
-        now, before = self._clock(), self._heartbeats
-        self._heartbeats = {
-            status.node_id: (status, before[status.node_id][1] if _same_heartbeat(status, before.get(status.node_id)) else now)
-            for status in known
-        }
+        now, fresh = self._clock(), dict[str, tuple[NodeStatus, float]]()
+        for status in known:
+            former, since = self._heartbeats.get(status.node_id, (status, now))
+            fresh[status.node_id] = status, since if former.update_ts == status.update_ts else now
+        self._heartbeats = fresh
 
     def cluster_id(self) -> int:
         """The id in the settings, or the registry's."""
@@ -298,7 +298,3 @@ def discovery_of(config: SourceConfig) -> PumpDiscovery:
 def names_registry(config: SourceConfig) -> bool:
     """Whether ``config.pumps`` is a registry's URL."""
     return "://" in config.pumps
-
-
-def _same_heartbeat(status: NodeStatus, before: tuple[NodeStatus, float] | None) -> bool:
-    return before is not None and before[0].update_ts == status.update_ts

@@ -13,14 +13,8 @@ from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, Wri
 
 Connect = Callable[[str], PumpWriter]
 """Creates the writer to an address; must not block."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallCounters:
-    """The counters of a Pump's calls."""
-
-    success: Callable[[], None]
-    failure: Callable[[], None]
+Count = Callable[[bool], None]
+"""Called after each call: whether the Pump answered."""
 
 
 @dataclass(slots=True)
@@ -34,11 +28,11 @@ class _Opened:
 class PumpConnection:
     """Writes to one Pump."""
 
-    def __init__(self, node_id: str, address: str, connect: Connect, tally: CallCounters) -> None:
+    def __init__(self, node_id: str, address: str, connect: Connect, count: Count) -> None:
         self.node_id = node_id
         self._address = address
         self._connect = connect
-        self._tally = tally
+        self._count = count
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
@@ -63,7 +57,7 @@ class PumpConnection:
             except WriteFailed as failure:
                 self._note(opened, failure)
                 raise
-        self._tally.success()
+        self._count(True)
 
     def reset(self) -> None:
         """Open a new connection at the next write."""
@@ -79,7 +73,7 @@ class PumpConnection:
                 self._opened = None
 
     def _note(self, opened: _Opened, failure: WriteFailed) -> None:
-        (self._tally.success if failure.answered else self._tally.failure)()
+        self._count(failure.answered)
         if failure.code == "UNAVAILABLE":
             with self._lock:
                 # another caller may have reset the connection already

@@ -12,7 +12,7 @@ from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.availability import KnownPumps
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, Connect, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import Connect, PumpConnection
 from pyspark_tidb_binlog.binlog_source.pump_client.outcome_queue import OutcomeQueue
 from pyspark_tidb_binlog.binlog_source.pump_client.selection import STRATEGIES, Selector, matches
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import Clock, Counters, PumpClientSettings
@@ -126,8 +126,7 @@ class PumpSet:
 
     def _way_to(self, status: NodeStatus) -> PumpHandle:
         settings, clock = self._settings, self._dependencies.clock
-        tally = CallCounters(partial(self._count_success, status.node_id), partial(self._count_failure, status.node_id))
-        connection = PumpConnection(status.node_id, status.host, self._dependencies.connect, tally)
+        connection = PumpConnection(status.node_id, status.host, self._dependencies.connect, partial(self._count, status.node_id))
         outcome_queue = OutcomeQueue(connection, settings, clock, self._counters, self.demote_unusable, partial(self._left, status.node_id))
         return PumpHandle(connection, outcome_queue)
 
@@ -135,13 +134,12 @@ class PumpSet:
         with self._lock:
             return self._availability.offline(node_id)
 
-    def _count_success(self, node_id: str) -> None:
+    def _count(self, node_id: str, answered: bool) -> None:
         with self._lock:
-            self._availability.count_success(node_id)
-
-    def _count_failure(self, node_id: str) -> None:
-        with self._lock:
-            self._availability.count_failure(node_id)
+            if answered:
+                self._availability.count_success(node_id)
+            else:
+                self._availability.count_failure(node_id)
 
 
 def _strategy(settings: PumpClientSettings) -> Callable[..., NodeStatus | None]:

@@ -158,7 +158,7 @@ def test_timestamps_wait_a_moment_for_a_leader(pd_site: PdSite, registry: PdRegi
 
 
 def test_a_pd_without_a_leader_is_told(pd_site: PdSite, registry: PdRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.pd_clock.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.pd.REQUEST_SECONDS", 0.3)
     pd_site.pd.lead(None)
     with pytest.raises(PumpUnavailable, match=f"{pd_site.pd.members[0].address}.*no leader"):
         registry.tso()

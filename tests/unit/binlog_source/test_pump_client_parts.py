@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import WriteFailed
 from tests.support.fakes.pump_world import Wire, World, fails
@@ -45,7 +45,7 @@ def test_what_is_too_large_is_known_by_its_status(failure, large):
 def test_a_reset_spares_the_call_under_way(world):
     counted = []
     connection = PumpConnection(
-        "a", A, lambda address: Meanwhile(world, address), CallCounters(lambda: counted.append("+"), lambda: counted.append("-"))
+        "a", A, lambda address: Meanwhile(world, address), lambda answered: counted.append("+" if answered else "-")
     )
 
     def reset_meanwhile():
@@ -76,7 +76,7 @@ def test_a_failure_keeps_its_code_through_pickling():
 
 
 def test_a_lost_connection_is_dialled_anew_once(world):
-    connection = PumpConnection("a", A, lambda address: Meanwhile(world, address), CallCounters(lambda: None, lambda: None))
+    connection = PumpConnection("a", A, lambda address: Meanwhile(world, address), lambda answered: None)
 
     def another_call_fails_meanwhile():
         with pytest.raises(WriteFailed):

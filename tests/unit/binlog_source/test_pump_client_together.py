@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeStatus
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
-from pyspark_tidb_binlog.binlog_source.pump_client.connection import CallCounters, PumpConnection, write_group
+from pyspark_tidb_binlog.binlog_source.pump_client.connection import PumpConnection, write_group
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import DEFAULTS, ClientStats
 from tests.support.fakes.pump_world import Wire, World, fails
 
@@ -53,7 +53,7 @@ def test_each_that_nobody_takes_is_returned_and_gets_no_outcome(world, client):
 
 
 def test_a_group_that_is_too_large_goes_one_by_one(world):
-    connection = PumpConnection("a", "a:1", lambda address: Wire(world, address), CallCounters(lambda: None, lambda: None))
+    connection = PumpConnection("a", "a:1", lambda address: Wire(world, address), lambda answered: None)
     world.rules = {"a:1": lambda payloads: fails("RESOURCE_EXHAUSTED", "")(payloads) if sum(map(len, payloads)) > 3 else None}
     large, *small = write_group(connection, [b"12345", b"1", b"123"])
     assert large.code == "RESOURCE_EXHAUSTED" and small == [None, None]
