@@ -33,8 +33,8 @@ class TidbServers:
         self._asked_at = float("-inf")
         self._lock = threading.Lock()
 
-    def status_ports(self) -> tuple[str, ...]:
-        """``host:port`` of each server.
+    def urls(self) -> tuple[str, ...]:
+        """``http://host:port`` of each server; with TLS in the cluster, ``scheme`` is ``https``.
 
         Raises:
             PumpUnavailable: none is known, because PD does not answer or no TiDB server has registered itself there.
@@ -42,7 +42,7 @@ class TidbServers:
         with self._lock:
             if self._clock() - self._asked_at >= ASK_EVERY:
                 self._refresh()
-            return self._known
+            return tuple(f"{self._scheme}://{address}" for address in self._known)
 
     def _refresh(self) -> None:
         try:
@@ -60,10 +60,6 @@ class TidbServers:
                 "PD names no running TiDB server, so no status port can be asked: start a TiDB server, or set tidb-status"
             )
         self._asked_at = self._clock()
-
-    def urls(self) -> tuple[str, ...]:
-        """The same as ``http://host:port`` each; with TLS in the cluster, ``scheme`` is ``https``."""
-        return tuple(f"{self._scheme}://{address}" for address in self.status_ports())
 
 
 def history_at(

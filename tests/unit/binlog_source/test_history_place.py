@@ -24,9 +24,9 @@ class Pd:
 def test_pd_is_asked_now_and_then() -> None:
     pd = Pd()
     servers = TidbServers(pd, lambda: pd.now)
-    assert [servers.status_ports() for _ in range(3)] == [("a:1",)] * 3 and pd.asked == 1
+    assert [servers.urls() for _ in range(3)] == [("http://a:1",)] * 3 and pd.asked == 1
     pd.ports = ("b:2", "c:3")
-    assert servers.status_ports() == ("a:1",)
+    assert servers.urls() == ("http://a:1",)
     pd.now += ASK_EVERY
     assert servers.urls() == ("http://b:2", "http://c:3")
 
@@ -35,9 +35,9 @@ def test_pd_is_asked_now_and_then() -> None:
 def test_the_known_ones_are_kept_while_pd_or_every_server_is_away(away: tuple[str, ...] | None) -> None:
     pd = Pd()
     servers = TidbServers(pd, lambda: pd.now)
-    servers.status_ports()
+    servers.urls()
     pd.ports, pd.now = away, ASK_EVERY
-    assert servers.status_ports() == ("a:1",)
+    assert servers.urls() == ("http://a:1",)
 
 
 @pytest.mark.parametrize(("away", "why"), [(None, "PD is away"), ((), "names no running TiDB server")])
@@ -47,6 +47,6 @@ def test_none_known_is_an_error_each_time(away: tuple[str, ...] | None, why: str
     servers = TidbServers(pd, lambda: pd.now)
     for _ in range(2):
         with pytest.raises(PumpUnavailable, match=why):
-            servers.status_ports()
+            servers.urls()
     pd.ports = ("a:1",)
-    assert servers.status_ports() == ("a:1",), "asked again at once"
+    assert servers.urls() == ("http://a:1",), "asked again at once"
