@@ -39,7 +39,8 @@ def recorded_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
             f"no Drainer has written here: there is no Delta table {config.findings_dir} and no {place.absolute()}; check spark.delta-dir"
         )
     equal = equal_upto(config.verification_dir) if rows else {}
-    return [row | {"closed_at": _closed_at(row, equal.get(row["table"] or "", 0))} for row in rows]
+    upto = [equal.get(row["table"] or "", 0) if row["kind"] in _OF_ROWS else 0 for row in rows]
+    return [row | {"closed_at": ts if ts >= (row["commit_ts"] or 0) else 0} for row, ts in zip(rows, upto, strict=True)]
 
 
 def open_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
@@ -49,10 +50,6 @@ def open_findings(config: DrainerConfig) -> Sequence[dict[str, Any]]:
         ConfigError: as ``recorded_findings``.
     """
     return [row for row in recorded_findings(config) if not row["closed_at"]]
-
-
-def _closed_at(row: dict[str, Any], equal: int) -> int:
-    return equal if row["kind"] in _OF_ROWS and equal >= (row["commit_ts"] or 0) else 0
 
 
 def ddl_lines(ddls: Sequence[RecordedDdl]) -> Iterator[str]:

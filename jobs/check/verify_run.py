@@ -119,7 +119,8 @@ class TextView:
     def round(self, found: RoundDone) -> None:
         """A part of a table was compared."""
         if self._place is not None:
-            frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), self._rate(found.tally.rows))
+            rate = (self._rows + found.tally.rows) / max(time.monotonic() - self._since, 0.001)
+            frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), rate)
             self._place.show(lambda columns, lines: frame[: columns - 1])
 
     def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
@@ -142,9 +143,6 @@ class TextView:
         if self._place is not None:
             self._place.clear()
         self._write(text)
-
-    def _rate(self, rows: int) -> float:
-        return (self._rows + rows) / max(time.monotonic() - self._since, 0.001)
 
 
 class JsonView:
