@@ -1,4 +1,4 @@
-"""``make monitoring``: the Grafana dashboard and Prometheus' alert rules in ``deploy/``, made from the metrics and from the table of alarms.
+"""``make monitoring`` (``python -m tests.support.monitoring_files``): the Grafana dashboard and Prometheus' alert rules in ``deploy/``, made from the metrics and from the table of alarms.
 
 The metrics' own table is what ``GET /metrics`` of a Drainer and of a Pump begins with: names, kinds and help. So the board has a panel for each, and
 no panel for anything else.
