@@ -12,7 +12,7 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 
-from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, is_named, item_type, settings_in
+from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, is_named, item_type, settings_of
 from pyspark_tidb_binlog.conf.units import duration_of
 
 PAIRS = tuple[tuple[str, str], ...]
@@ -161,7 +161,7 @@ def _item(model: type, value: object, which: str, **more: object) -> object:
         return value
     if not isinstance(value, dict):
         raise WrongItem(f"{which} is not a TOML table")
-    known = {one.path.lower(): one for one in settings_in(model) if one.path not in more}
+    known = {one.path.lower(): one for one in settings_of(model) if one.path not in more}
     found = dict(more)
     for path, inner in leaves(value, "", known):
         one = known.get(path.lower())
@@ -195,7 +195,7 @@ def toml_of(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = (one for one in settings_in(type(value)) if not (one.path == "name" and is_named(type(value))))
+        inner = (one for one in settings_of(type(value)) if not (one.path == "name" and is_named(type(value))))
         return "{" + ", ".join(f"{one.path} = {toml_of(getattr(value, one.fields[0]))}" for one in inner) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml_of(item) for item in value) + "]"
@@ -205,20 +205,14 @@ def toml_of(value: object) -> str:
 def text_of(kind: object, value: typing.Any) -> str:
     """``value`` as a flag has it: what ``read_text`` reads as ``value``."""
     model = item_type(kind)
-    if model is not None and is_named(model):
-        rules = (f"{toml_of(one.name)} = {toml_of(one)}" for one in value)
-        return "{" + ", ".join(rules) + "}" if value else ""
-    if model is not None:
-        return toml_of(value) if value else ""
-    if kind == PAIRS and any("," in text or "=" in name or text != text.strip() for name, text in value):
-        return "{" + ", ".join(f"{toml_of(name)} = {toml_of(text)}" for name, text in value) + "}"
-    if kind == PAIRS:
-        return ",".join(f"{name}={text}" for name, text in value)
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
+    if kind == PAIRS or (model is not None and is_named(model)):
+        rows = value if model is None else ((one.name, one) for one in value)
+        return "{" + ", ".join(f"{toml_of(name)} = {toml_of(one)}" for name, one in rows) + "}" if value else ""
     if kind == DURATION:
-        return f"{value:f}s"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return f"{value:.9f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(value, tuple) and model is None:
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else toml_of(value) if value != () else ""
 
 
 def _toml_value(text: str) -> object:

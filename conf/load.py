@@ -22,29 +22,27 @@ import os
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pyspark_tidb_binlog.conf.kafka_options import holds_encrypted, revealed
-from pyspark_tidb_binlog.conf.kinds import WrongItem, leaves, text_of, typed, unknown
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.setting import Setting
-from pyspark_tidb_binlog.conf.unset import Values, fill_drainer, fill_pump
+from pyspark_tidb_binlog.conf.kafka_options import revealed
+from pyspark_tidb_binlog.conf.kinds import PAIRS, WrongItem, leaves, text_of, typed, unknown
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import Program, Setting, Values, settings_of
 from pyspark_tidb_binlog.conf.unsupported import GivenValue, notes_on
 
-C = typing.TypeVar("C")
+C = typing.TypeVar("C", bound=Program)
 Layer = dict[str, GivenValue]
 """What one of file, environment and flags sets, by path."""
 
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
-REAL_PREFIXES: dict[type, str] = {DrainerConfig: "BINLOG_SERVER_", PumpConfig: "PUMP_"}
-"""Prefix of the real program's variables, one for each of its flags."""
 PASSWORD = "syncer.to.password"
-DISPATCH, NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
+_DISPATCH, _NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
+_FILE, _KAFKA_OPTIONS = "spark.password-file", "spark.kafka-options"
 _MYSQL = GivenValue("mysql", "")
-_FILLS: dict[type, Callable[[Values, Mapping[str, str]], None]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
@@ -55,32 +53,41 @@ def _say(note: str) -> None:
     _log.warning("%s", note)
 
 
-def load_drainer(
+def load(
+    model: type[C],
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] | None = None,
+    flags: Mapping[str, object] = NOTHING,
     say: Say = _say,
     otherwise: Mapping[str, object] = NOTHING,
-) -> DrainerConfig:
-    """The Drainer's settings.
+) -> C:
+    """The settings of a program.
 
     Args:
+        model: the type of its configuration.
         file: in TOML; None: without one.
         environ: None: the process's own.
         flags: by path, as text or already of the right type.
         say: takes each line about the settings.
         otherwise: by path, what counts instead of a default.
     """
+    settings = {setting.path: setting for setting in settings_of(model)}
     environ = os.environ if environ is None else environ
-    config = _with_password(_load(DrainerConfig, file, environ, flags, say, otherwise), environ, say)
-    return _with_kafka_options(_with_upstream_password(config, environ, say), environ, say)
+    in_file = _from_file(file, settings) if file is not None else {}
+    above = _from_environment(environ, model, settings) | _from_flags(flags, settings)
+    given = in_file | above
+    if model is DrainerConfig:
+        _adjust_switches(given, above, in_file, say)
+    values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
+    _reveal_passwords(values, environ, say)
+    model.fill(values, environ)
+    for note in notes_on(given, settings):
+        say(note)
+    return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
 
-def load_pump(
-    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
-) -> PumpConfig:
-    """A Pump's settings, from the same three sources."""
-    return _load(PumpConfig, file, environ, flags, say)
+load_drainer = partial(load, DrainerConfig)
+load_pump = partial(load, PumpConfig)
 
 
 def flags_of(config: DrainerConfig | PumpConfig) -> dict[str, str]:
@@ -102,56 +109,37 @@ def variable_of(path: str) -> str:
     return ENVIRONMENT_PREFIX + path.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
-    if config.checkpoint.encrypted_password:
-        own = _decrypted(config.checkpoint.encrypted_password, environ, say, "syncer.to.checkpoint.encrypted_password")
-        config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, password=own))
-    target = config.target
-    if target.encrypted_password and target.password_file:
-        raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
-    if target.encrypted_password:
-        # as in the real Drainer it wins over syncer.to.password
-        password = _decrypted(target.encrypted_password, environ, say)
-        return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
-    if not target.password_file:
-        return config
-    if target.password:
-        raise ValueError("syncer.to.password and spark.password-file are both set: remove one of them")
+def _reveal_passwords(values: Values, environ: Mapping[str, str], say: Say) -> None:
+    """Replace each password that a file or an encrypted text holds. As in the real Drainer, an encrypted text wins over a plain one."""
+    for path in ("syncer.to.encrypted_password", PASSWORD):
+        if values.get(_FILE) and values.get(path):
+            raise ValueError(f"{path} and {_FILE} are both set: remove one of them")
+    if values.get(_FILE):
+        values[PASSWORD] = _password_in(Path(str(values[_FILE])))
+    for table in ("syncer.to", "syncer.to.checkpoint", "spark.upstream"):
+        if text := values.get(path := f"{table}.encrypted_password"):
+            values[f"{table}.password"] = _decrypted(path, str(text), environ, say)
+    if options := values.get(_KAFKA_OPTIONS):
+        values[_KAFKA_OPTIONS] = tuple(
+            (name, revealed(text, partial(_decrypted, f"{_KAFKA_OPTIONS}: {name}", environ=environ, say=say)))
+            for name, text in typing.cast(PAIRS, options)
+        )
+
+
+def _password_in(file: Path) -> str:
     try:
-        password = Path(target.password_file).read_text("utf-8")
+        password = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         # not the decoder's own message, which contains the content
-        raise ValueError(f"cannot read spark.password-file {target.password_file}: {why}") from None
+        raise ValueError(f"cannot read {_FILE} {file}: {why}") from None
     password = password.removesuffix("\n").removesuffix("\r")
     if not password:
-        raise ValueError(f"spark.password-file {target.password_file} is empty")
-    return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
+        raise ValueError(f"{_FILE} {file} is empty")
+    return password
 
 
-def _with_upstream_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    upstream = config.upstream
-    if not upstream.encrypted_password:
-        return config
-    password = _decrypted(upstream.encrypted_password, environ, say, "spark.upstream.encrypted_password")
-    return dataclasses.replace(config, upstream=dataclasses.replace(upstream, password=password))
-
-
-def _with_kafka_options(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    """``config`` with what is encrypted in values of ``spark.kafka-options`` decrypted."""
-    options = config.kafka.options
-    if not any(holds_encrypted(value) for _, value in options):
-        return config
-
-    def plain(name: str, value: str) -> str:
-        return revealed(value, lambda text: _decrypted(text, environ, say, f"spark.kafka-options: {name}"))
-
-    kafka = dataclasses.replace(config.kafka, options=tuple((name, plain(name, value)) for name, value in options))
-    return dataclasses.replace(config, kafka=kafka)
-
-
-def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syncer.to.encrypted_password") -> str:
+def _decrypted(path: str, text: str, environ: Mapping[str, str], say: Say) -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
@@ -164,30 +152,11 @@ def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syn
     return password
 
 
-def _load(
-    model: type[C],
-    file: Path | None,
-    environ: Mapping[str, str] | None,
-    flags: Mapping[str, object] | None,
-    say: Say,
-    otherwise: Mapping[str, object] = NOTHING,
-) -> C:
-    settings = {setting.path: setting for setting in settings_of(model)}
-    environ = os.environ if environ is None else environ
-    in_file = _from_file(file, settings) if file is not None else {}
-    above = _from_environment(environ, model, settings) | _from_flags(flags or {}, settings)
-    given = in_file | above
-    if model is DrainerConfig:
-        _adjust_switches(given, above, in_file)
-    values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
-    _FILLS[model](values, environ)
-    for note in (*_kept_transactions(above, in_file, given), *notes_on(given, settings)):
-        say(note)
-    return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
+def _adjust_switches(given: Layer, above: Layer, in_file: Layer, say: Say) -> None:
+    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``.
 
-
-def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
-    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
+    Only row operations keep the upstream's transactions, which ``enable-dispatch = false`` asks for.
+    """
     for name in ("dispatch", "detect"):
         enable, disable = f"syncer.enable-{name}", f"syncer.disable-{name}"
         order = ((above, disable), (in_file, disable), (above, enable), (in_file, enable))
@@ -196,19 +165,13 @@ def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
         given.pop(disable, None)
         if found is not None:
             given[enable] = dataclasses.replace(found, value=bool(found.value) != denied)
-    kept = given.get(DISPATCH)
-    if kept is not None and not kept.value and given.get("syncer.db-type", _MYSQL).value in ("", "mysql", "tidb"):
-        given.setdefault(NET_CHANGE, dataclasses.replace(kept, value=False))
+    kept, to_sql = given.get(_DISPATCH), given.get("syncer.db-type", _MYSQL).value in ("", "mysql", "tidb")
+    if kept is not None and not kept.value and to_sql and _NET_CHANGE not in given:
+        given[_NET_CHANGE] = dataclasses.replace(kept, value=False)
+        say(f"{kept.origin}: this setting keeps the upstream's transactions, so {_NET_CHANGE} is false")
     for path, alias, meaning in (("syncer.db-type", "pb", "file"), ("syncer.to.sync-mode", 0, 1), ("syncer.db-type", "", "mysql")):
         if path in given and given[path].value == alias:
             given[path] = dataclasses.replace(given[path], value=meaning)
-
-
-def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
-    """The log line for ``enable-dispatch = false``, which sets ``spark.net-change``: only row operations keep the upstream's transactions."""
-    if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
-        return []
-    return [f"{given[NET_CHANGE].origin}: this setting keeps the upstream's transactions, so {NET_CHANGE} is false"]
 
 
 def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
@@ -235,9 +198,9 @@ def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
     return found
 
 
-def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping[str, Setting]) -> Layer:
+def _from_environment(environ: Mapping[str, str], model: type[Program], settings: Mapping[str, Setting]) -> Layer:
     ours = {variable_of(path): path for path in settings}
-    theirs = {REAL_PREFIXES[model] + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
+    theirs = {model.PREFIX + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
     found: Layer = {}
     for variable in sorted(environ):
         origin = f"environment variable {variable}"

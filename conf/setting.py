@@ -7,10 +7,13 @@ in the table ``[spark]``.
 
 import dataclasses
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 T = typing.TypeVar("T")
+Values = MutableMapping[str, object]
+"""Settings by path; those not set are missing."""
 
 DURATION = "a duration with its unit, such as 90s, 1m or 48h (a number alone is days in TiDB Binlog)"
 """Read as seconds (float); a number alone is refused, whatever was meant by it."""
@@ -50,6 +53,14 @@ class Setting:
     """False: only a flag, no key of the file."""
     secret: bool = False
     """Its value is never shown."""
+    targets: tuple[str, ...] = ()
+    """The values of ``db-type`` without which it has no meaning; empty = it has one with each."""
+    needs: str = ""
+    """The setting without which it has no meaning; ``.NAME`` is one of its own table."""
+    by_row: str = ""
+    """Not empty: it has a meaning only if ``spark.net-change`` is false, and what takes its place otherwise."""
+    unread: str = ""
+    """Not empty: why no value has an effect."""
 
     @property
     def name(self) -> str:
@@ -62,45 +73,62 @@ class Setting:
         return self.path.rpartition(".")[0]
 
 
-def setting(
-    default: T, text: str, at: str = "", *, flag: str = "", kind: object = None, unset: str = "", in_file: bool = True, secret: bool = False
-) -> T:
-    """A field with its help ``text``. ``at``: its path; empty = the table of its type and its own name in kebab case."""
-    told = {"help": text, "at": at, "flag": flag, "kind": kind, "unset": unset, "in_file": in_file, "secret": secret}
-    return field(default=default, repr=not secret, metadata=told)
+class Program:
+    """The whole configuration of a program; a subclass is a dataclass of settings."""
+
+    __slots__ = ()
+    PREFIX: ClassVar[str]
+    """Of the real program's variables, one for each of its flags."""
+    UNREAD: ClassVar[tuple[Setting, ...]] = ()
+    """Settings of the real program that no field holds: accepted for the sake of its files and command lines."""
+
+    @staticmethod
+    def fill(values: Values, environ: Mapping[str, str]) -> None:
+        """Set what is not set and has no constant default."""
 
 
-def ours(default: T, text: str, name: str = "", *, kind: object = None, unset: str = "") -> T:
+def setting(default: T, text: str, at: str = "", *, secret: bool = False, **more: Any) -> T:
+    """A field with its help ``text``. ``at``: its path; empty = the table of its type and its own name in kebab case. ``more``: of ``Setting``."""
+    told = Setting(at, (), more.pop("kind", None), default, text, secret=secret, **more)
+    return field(default=default, repr=not secret, metadata={"setting": told})
+
+
+def ours(default: T, text: str, name: str = "", **more: Any) -> T:
     """A field whose setting stands in ``[spark]``. ``name``: its key; empty = the field's name in kebab case."""
-    return setting(default, text, f"{OURS}.{name or '?'}", kind=kind, unset=unset)
+    return setting(default, text, f"{OURS}.{name or '?'}", **more)
 
 
-def nested(name: str, model: type[T]) -> T:
-    """A field that holds the settings of another type: those of the TOML table ``name``."""
-    return field(default_factory=model, metadata={"table": name})
+def unread(path: str, default: object, why: str, flag: str = "", *, in_file: bool = True) -> Setting:
+    """A setting of the real program that has no field, and no effect."""
+    return Setting(path, (), type(default), default, f"without effect here: {why}", flag, in_file=in_file, unread=why)
 
 
-def settings_in(model: type, prefix: str = "", fields: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """The settings of a type's fields, in their order. ``prefix``: the table of those without a path of their own."""
+def nested(name: str, model: type[T], **common: Any) -> T:
+    """A field that holds the settings of another type: those of the TOML table ``name``. ``common``: ``targets`` and ``needs`` of all that have none."""
+    return field(default_factory=model, metadata={"table": name, "common": common})
+
+
+def settings_of(model: type) -> tuple[Setting, ...]:
+    """Every setting of a configuration type, in the order of its fields; then those that nothing reads."""
+    return (*_settings_in(model, "", (), {}), *(model.UNREAD if issubclass(model, Program) else ()))
+
+
+def _settings_in(model: type, prefix: str, fields: tuple[str, ...], common: Mapping[str, Any]) -> Iterator[Setting]:
+    """``prefix``: the table of those without a path of their own."""
     kinds = typing.get_type_hints(model)
     for found in dataclasses.fields(model):
-        kind, told, here = kinds[found.name], found.metadata, (*fields, found.name)
-        if "table" in told:
-            yield from settings_in(kind, told["table"], here)
+        kind, here = kinds[found.name], (*fields, found.name)
+        if "table" in found.metadata:
+            yield from _settings_in(kind, found.metadata["table"], here, {**common, **found.metadata["common"]})
             continue
-        name = found.name.replace("_", "-")
-        path = (told["at"] or f"{prefix}.{name}").removeprefix(".").replace("?", name)
-        yield Setting(
-            path,
-            here,
-            told["kind"] or kind,
-            found.default,
-            told["help"],
-            told["flag"],
-            told["unset"],
-            told["in_file"],
-            told["secret"],
-        )
+        told, name = found.metadata["setting"], found.name.replace("_", "-")
+        path = (told.path or f"{prefix}.{name}").removeprefix(".").replace("?", name)
+        own = {key: getattr(told, key) or value for key, value in common.items()}
+        if told.needs.startswith("."):
+            own["needs"] = path.rpartition(".")[0] + told.needs
+        elif own.get("needs") == path:
+            own["needs"] = ""
+        yield dataclasses.replace(told, path=path, fields=here, kind=told.kind or kind, **own)
 
 
 def item_type(kind: object) -> type | None:

@@ -24,8 +24,9 @@ from urllib.parse import unquote, urlsplit
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
 from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
 from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, load_pump, variable_of
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe, has_no_reader

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.jobs import ctl, demo, rehearse
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.entry import cli, logs
