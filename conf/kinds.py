@@ -44,8 +44,13 @@ def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
     """The error for a key that is no setting, with the nearest setting or table of settings."""
     names = tuple(known)
     tables = {name.rpartition(".")[0] for name in names if "." in name}
-    near = " or ".join(repr(name) for name in nearest(path, (*names, *sorted(tables))))
-    return ValueError(f"{origin}: unknown setting {path!r}" + (f"; did you mean {near}?" if near else ""))
+    return ValueError(f"{origin}: unknown setting {path!r}{did_you_mean(path, (*names, *sorted(tables)), '{!r}')}")
+
+
+def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
+    """The end of an error, ``; did you mean a or b?``; empty if nothing is near. ``form``: of each name."""
+    near = " or ".join(map(form.format, nearest(word, known)))
+    return f"; did you mean {near}?" if near else ""
 
 
 def nearest(path: str, known: Iterable[str]) -> list[str]:

@@ -86,12 +86,19 @@ def load(
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
 
-load_drainer = partial(load, DrainerConfig)
-load_pump = partial(load, PumpConfig)
+def load_drainer(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] = NOTHING,
+    say: Say = _say,
+    otherwise: Mapping[str, object] = NOTHING,
+) -> DrainerConfig:
+    """The Drainer's settings; the arguments are those of ``load``."""
+    return load(DrainerConfig, file, environ, flags, say, otherwise)
 
 
 def flags_of(config: DrainerConfig | PumpConfig) -> dict[str, str]:
-    """Flags by path from which ``load_drainer`` or ``load_pump`` makes ``config``, the password included."""
+    """Flags by path from which ``load`` makes ``config``, the password included."""
     flags = {}
     for setting in settings_of(type(config)):
         value: object = config

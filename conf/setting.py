@@ -81,6 +81,9 @@ class Program:
     """Of the real program's variables, one for each of its flags."""
     UNREAD: ClassVar[tuple[Setting, ...]] = ()
     """Settings of the real program that no field holds: accepted for the sake of its files and command lines."""
+    log_level: str
+    log_format: str
+    log_file: str
 
     @staticmethod
     def fill(values: Values, environ: Mapping[str, str]) -> None:

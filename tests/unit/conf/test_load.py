@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf import reference, unset
-from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
+from pyspark_tidb_binlog.conf.load import flags_of, load_drainer
 from pyspark_tidb_binlog.conf.model import (
     ApplyConfig,
     DrainerConfig,
@@ -20,7 +20,7 @@ from pyspark_tidb_binlog.conf.model import (
     TargetConfig,
 )
 from pyspark_tidb_binlog.conf.setting import settings_of
-from tests.support.settings_file import toml
+from tests.support.settings_file import load_pump, toml
 
 ROOT = Path(__file__).parents[3]
 
