@@ -2,8 +2,8 @@
 
 Promises: pure. An invalid value raises ``ValueError`` in ``__post_init__``, with the setting's name. Paths, types and meanings are those of
 the real Drainer and Pump (drainer.md 3, pump.md 3). Settings that only this project has are in the table ``[spark]``. ``conf.reference``
-writes ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` says which of those that are given have no
-effect, and refuses what is not built.
+writes ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.load`` says which of those that are given have no effect, and
+refuses what is not built.
 """
 
 from collections.abc import Callable

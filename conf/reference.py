@@ -8,10 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of, toml_of
+from pyspark_tidb_binlog.conf.load import OUT
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
-from pyspark_tidb_binlog.conf.setting import OURS, Program, Setting, is_named, item_type, settings_of
-from pyspark_tidb_binlog.conf.unsupported import OUT
+from pyspark_tidb_binlog.conf.setting import OURS, PAIRS, Program, Setting, is_named, item_type, settings_of, text_of, toml_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}

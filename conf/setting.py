@@ -1,15 +1,22 @@
-"""The declaration of a setting on a field of ``conf.model``: its name for operators, its help, its default. Pure.
+"""Settings: their declaration on the fields of ``conf.model``, and their values from text (flags, environment), from TOML and back. Pure.
 
 Promises: one declaration is the source of the settings file's keys, the flags, ``--help``, ``docs/settings.md`` and ``conf/*.toml``. A
 field's Python name and the operator's path are independent. The path is the real Drainer's or Pump's if it has the setting, and otherwise
-in the table ``[spark]``.
+in the table ``[spark]``. A value is read into the type of its field, or refused with a ``TypeError`` or ``ValueError``; the caller names the
+setting. Values are read as the real programs read them: keys without regard to case, switches as Go's ``ParseBool``, durations as Go's.
 """
 
 import dataclasses
+import difflib
+import json
+import math
+import tomllib
 import typing
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from pyspark_tidb_binlog.conf.units import duration_of
 
 T = typing.TypeVar("T")
 Values = MutableMapping[str, object]
@@ -143,3 +150,219 @@ def item_type(kind: object) -> type | None:
 def is_named(kind: type) -> bool:
     """Whether the items stand in tables with names instead of in a list of tables."""
     return any(found.name == _NAMED for found in dataclasses.fields(kind))
+
+
+PAIRS = tuple[tuple[str, str], ...]
+SWITCHES = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+"""What a switch may be as text, in lower case, as Go's programs take it."""
+_NAMES: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    tuple[str, ...]: "a list of strings",
+    tuple[int, ...]: "a list of whole numbers",
+    PAIRS: "a table of names and values",
+}
+
+
+class WrongItem(ValueError):
+    """A value inside a list of tables is wrong; the message says which."""
+
+
+def words_for(kind: object) -> str:
+    """What a value of this kind is: ``a whole number``."""
+    if item_type(kind) is not None:
+        return "a list of tables"
+    return _NAMES.get(kind) or str(kind)
+
+
+def unknown(origin: str, path: str, known: Iterable[str]) -> ValueError:
+    """The error for a key that is no setting, with the nearest setting or table of settings."""
+    names = tuple(known)
+    tables = {name.rpartition(".")[0] for name in names if "." in name}
+    return ValueError(f"{origin}: unknown setting {path!r}{did_you_mean(path, (*names, *sorted(tables)), '{!r}')}")
+
+
+def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
+    """The end of an error, ``; did you mean a or b?``; empty if nothing is near. ``form``: of each name."""
+    near = " or ".join(map(form.format, nearest(word, known)))
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(path: str, known: Iterable[str]) -> list[str]:
+    """The setting that ``path`` probably means: settings of that name in other tables, else the most similar spelling, if any."""
+    lowered = {name.lower(): name for name in known}
+    name = path.lower().rpartition(".")[2]
+    same = [lowered[one] for one in lowered if one.rpartition(".")[2] == name]
+    alike = difflib.get_close_matches(path.lower(), lowered, 3) if len(path) > 2 else []
+    # A long table in common makes no names alike.
+    alike = [one for one in alike if difflib.SequenceMatcher(None, name, one.rpartition(".")[2]).ratio() >= 0.6]
+    return same[:3] or [lowered[one] for one in alike[:1]]
+
+
+def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object:
+    """``value`` as the setting's type; ``text``: a string is parsed.
+
+    Raises:
+        ValueError: it is not of that type; the message names ``origin`` and the value, unless that is secret.
+    """
+    try:
+        return read_text(setting.kind, value) if text and isinstance(value, str) else read_toml(setting.kind, value)
+    except WrongItem as error:
+        raise ValueError(f"{origin}: {error}") from None
+    except (TypeError, ValueError, OverflowError):
+        shown = "the value" if setting.secret else repr(value)
+        raise ValueError(f"{origin}: {shown} is not {words_for(setting.kind)}") from None
+
+
+def read_text(kind: object, text: str) -> object:
+    """A value of a flag or a variable."""
+    if kind is bool:
+        return SWITCHES[text.lower()] if text.lower() in SWITCHES else _refuse()
+    if kind is int:
+        return read_toml(kind, int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text))
+    if kind is float:
+        return read_toml(kind, float(text))
+    if kind is str or kind in (DURATION, DAYS, LEVEL, NAMES):
+        return read_toml(kind, text)
+    if item_type(kind) is not None:
+        return read_toml(kind, _toml_value(text)) if text else ()
+    if kind == PAIRS and text.lstrip().startswith("{"):
+        try:
+            return read_toml(kind, tomllib.loads(f"value = {text}")["value"])
+        except tomllib.TOMLDecodeError:
+            return _refuse()
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    if kind == tuple[int, ...]:
+        return read_toml(kind, [int(item) for item in items])
+    if kind == PAIRS:
+        pairs = tuple(item.partition("=") for item in items)
+        return tuple((name.strip(), value.strip()) if equals else _refuse() for name, equals, value in pairs)
+    return items
+
+
+def read_toml(kind: object, value: object) -> object:
+    """A value of the file."""
+    if isinstance(kind, str):
+        return _of_kind(kind, value)
+    if kind is float and type(value) in (int, float):
+        number = float(typing.cast(float, value))
+        return number if math.isfinite(number) else _refuse()
+    if kind in (bool, int, str):
+        return value if type(value) is kind and _fits(value) else _refuse()
+    if kind == PAIRS and isinstance(value, dict):
+        return tuple(_pairs(value, ""))
+    model = item_type(kind)
+    if model is not None:
+        return _items(model, value)
+    wanted = int if kind == tuple[int, ...] else str
+    if kind in (tuple[int, ...], tuple[str, ...]) and isinstance(value, (list, tuple)):
+        return tuple(value) if all(type(item) is wanted and _fits(item) for item in value) else _refuse()
+    return _refuse()
+
+
+def _pairs(table: Mapping[str, object], before: str) -> typing.Iterator[tuple[str, str]]:
+    """A name with dots may be quoted, or be a key with dots, which TOML reads as tables."""
+    for name, item in table.items():
+        if isinstance(item, dict):
+            yield from _pairs(item, f"{before}{name}.")
+        else:
+            yield before + name, str(item) if type(item) in (str, int, float) else _refuse()
+
+
+def _fits(value: object) -> bool:
+    """Whether it is no number, or one that 64 bits hold."""
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64
+
+
+def _of_kind(kind: str, value: object) -> object:
+    if kind == NAMES and isinstance(value, (list, tuple)):
+        return read_toml(tuple[str, ...], value)
+    if kind in (DURATION, DAYS) and type(value) is int:
+        value = str(value)
+    if not isinstance(value, str):
+        _refuse()
+    if kind == DURATION:
+        return duration_of(value) if not value.strip().isdigit() or not int(value) else _refuse()
+    if kind == NAMES:
+        return tuple(value.split(",")) if value else ()
+    return value.lower() if kind == LEVEL else value
+
+
+def _items(model: type, value: object) -> tuple[object, ...]:
+    if is_named(model):
+        named = value if isinstance(value, dict) else _refuse()
+        return tuple(_item(model, one, key, name=key) for key, one in named.items())
+    listed = value if isinstance(value, (list, tuple)) else _refuse()
+    return tuple(_item(model, one, f"number {number}") for number, one in enumerate(listed, 1))
+
+
+def _item(model: type, value: object, which: str, **more: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return value
+    if not isinstance(value, dict):
+        raise WrongItem(f"{which} is not a TOML table")
+    known = {one.path.lower(): one for one in settings_of(model) if one.path not in more}
+    found = dict(more)
+    for path, inner in leaves(value, "", known):
+        one = known.get(path.lower())
+        if one is None:
+            raise WrongItem(str(unknown(which, path, (setting.path for setting in known.values()))))
+        try:
+            found[one.fields[-1]] = read_toml(one.kind, inner)
+        except TypeError:
+            raise WrongItem(f"{which}: {path}: {inner!r} is not {words_for(one.kind)}") from None
+    return model(**found)
+
+
+def leaves(table: Mapping[str, object], prefix: str, known: Iterable[str]) -> typing.Iterator[tuple[str, object]]:
+    """Path and value of every key; into tables of settings only. ``known``: paths in lower case."""
+    for key, value in table.items():
+        path = prefix + key
+        lowered = path.lower()
+        inner = lowered not in known and any(one.startswith(lowered + ".") for one in known)
+        if inner and isinstance(value, dict):
+            yield from leaves(value, path + ".", known)
+        elif inner:
+            raise WrongItem(f"{path} is a table: write [{path}]")
+        else:
+            yield path, value
+
+
+def toml_of(value: object) -> str:
+    """``value`` as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = (one for one in settings_of(type(value)) if not (one.path == "name" and is_named(type(value))))
+        return "{" + ", ".join(f"{one.path} = {toml_of(getattr(value, one.fields[0]))}" for one in inner) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_of(item) for item in value) + "]"
+    return str(value)
+
+
+def text_of(kind: object, value: typing.Any) -> str:
+    """``value`` as a flag has it: what ``read_text`` reads as ``value``."""
+    model = item_type(kind)
+    if kind == PAIRS or (model is not None and is_named(model)):
+        rows = value if model is None else ((one.name, one) for one in value)
+        return "{" + ", ".join(f"{toml_of(name)} = {toml_of(one)}" for name, one in rows) + "}" if value else ""
+    if kind == DURATION:
+        return f"{value:.9f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(value, tuple) and model is None:
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else toml_of(value) if value != () else ""
+
+
+def _toml_value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise WrongItem(f"{text!r} is not valid TOML: {error}") from None
+
+
+def _refuse() -> typing.NoReturn:
+    raise TypeError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
-from pyspark_tidb_binlog.conf.kinds import did_you_mean
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program

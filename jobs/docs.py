@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
-from pyspark_tidb_binlog.conf.kinds import did_you_mean
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.documents import page_named, pages, text_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError

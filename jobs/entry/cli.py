@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import sys
-import textwrap
 import threading
 import traceback
 import typing
@@ -22,11 +21,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
-from pyspark_tidb_binlog.conf.kinds import SWITCHES, did_you_mean
 from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
-from pyspark_tidb_binlog.conf.setting import Program, settings_of
+from pyspark_tidb_binlog.conf.setting import SWITCHES, Program, did_you_mean, settings_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe, has_no_reader
@@ -125,19 +123,6 @@ def replication_error_in(trace: str) -> str | None:
 _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
 
 
-class _Lines(argparse.HelpFormatter):
-    """Keeps the lines of a description. A long line ``  name   what it does`` continues below its second column."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        columns = (re.match(r" +\S+ {2,}", line) for line in text.splitlines())
-        hanging = (indent + " " * (len(found[0]) if found else 0) for found in columns)
-        filled = (
-            textwrap.fill(line, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
-            for line, more in zip(text.splitlines(), hanging, strict=True)
-        )
-        return "\n".join(filled)
-
-
 class JobParser(argparse.ArgumentParser):
     """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; no abbreviations.
 
@@ -209,7 +194,12 @@ def parser(job: str, description: str, commands: Mapping[str, str] | None = None
     width = max(map(len, commands or ("",)))
     listed = [f"  {name:<{width}}  {what}" for name, what in (commands or {}).items()]
     text = "\n".join([description, *(["", "commands:", *listed] if listed else [])])
-    made = JobParser(prog=f"{PROGRAM} {job}", description=text.replace("%", "%%"), allow_abbrev=False, formatter_class=_Lines)
+    made = JobParser(
+        prog=f"{PROGRAM} {job}",
+        description=text.replace("%", "%%"),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     return made
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
-from pyspark_tidb_binlog.conf.kinds import did_you_mean
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 RECORDINGS = HOME / "tests" / "golden"

@@ -22,8 +22,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registries import open_registry
-from pyspark_tidb_binlog.conf.kinds import did_you_mean
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, named_tables
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
