@@ -21,11 +21,12 @@ import logging
 import os
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pyspark_tidb_binlog.conf.kafka_options import revealed
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
@@ -50,7 +51,7 @@ C = typing.TypeVar("C", bound=Program)
 class GivenValue:
     """A value that file, environment or flags set."""
 
-    value: object
+    value: Any
     origin: str
     """Where: ``drainer.toml: syncer.safe-mode``."""
 
@@ -64,16 +65,16 @@ ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
 PASSWORD = "syncer.to.password"
 _DISPATCH, _NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
 _FILE, _KAFKA_OPTIONS = "spark.password-file", "spark.kafka-options"
-_MYSQL = GivenValue("mysql", "")
-
+_MYSQL, _NOT_GIVEN = GivenValue("mysql", ""), GivenValue((), "")
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
-OUT: dict[tuple[str, object], str] = {
+OUT: dict[tuple[str, str], str] = {
     ("syncer.db-type", "oracle"): _ORACLE,
     ("syncer.db-type", "flash"): "the target type flash no longer exists, nor does it in the real Drainer: use mysql or tidb",
     ("syncer.to.checkpoint.type", "oracle"): _ORACLE,
+    ("syncer.to.zookeeper-addrs", ""): "this program does not ask ZooKeeper: name the brokers in syncer.to.kafka-addrs",
 }
-"""What will not be built, and what to use instead."""
+"""What will not be built, by setting and value (empty: any value), and what to use instead."""
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
@@ -257,7 +258,7 @@ def _from_environment(environ: Mapping[str, str], model: type[Program], settings
 def _from_flags(flags: Mapping[str, object], settings: Mapping[str, Setting]) -> Layer:
     found: Layer = {}
     for path, value in flags.items():
-        origin, setting = f"flag --{path}", _known(path, settings, "flags")
+        setting = _known(path, settings, origin := f"flag --{path}")
         text = value if isinstance(value, str) else text_of(setting.kind, value)
         found[path] = GivenValue(typed(setting, text, origin, text=True), origin)
     return found
@@ -269,12 +270,8 @@ def _known(path: str, settings: Mapping[str, Setting], origin: str) -> Setting:
     raise unknown(origin, path, settings)
 
 
-def _notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> list[str]:
-    """The log lines about the given settings.
-
-    Args:
-        given: by path; a value equal to the default counts as not given.
-        settings: every setting, by path.
+def _notes_on(given: Layer, settings: Mapping[str, Setting]) -> list[str]:
+    """The log lines about the given settings; a value equal to the default counts as not given.
 
     Raises:
         ValueError: a value asks for what this release does not have.
@@ -288,41 +285,30 @@ def _notes_on(given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) 
             notes.setdefault(why, []).append(path)
         else:
             _refuse(path, given, settings)
-    return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + _surprises(given)
+    return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + list(_surprises(given))
 
 
-def _surprises(given: Mapping[str, GivenValue]) -> list[str]:
+def _surprises(given: Layer) -> Iterator[str]:
     """Values that are read as the real Drainer reads them, but hardly ever mean what they say."""
-    schemas = given.get("syncer.ignore-schemas")
-    blank = [name for name in schemas.value if name != name.strip()] if schemas and isinstance(schemas.value, tuple) else []
-    found = [f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database" for name in blank if schemas]
-    return found + _idle_rules(given)
-
-
-def _idle_rules(given: Mapping[str, GivenValue]) -> list[str]:
-    """Rules that no table has, and parts of rules that mean something for Oracle alone."""
-    chosen = given.get(_CHOSEN_RULES)
-    places = chosen.value if chosen and isinstance(chosen.value, tuple) else ()
-    named = given.get("syncer.binlog-filter-rule")
-    rules = named.value if named and isinstance(named.value, tuple) else ()
+    schemas = given.get("syncer.ignore-schemas", _NOT_GIVEN)
+    for name in schemas.value:
+        if name != name.strip():
+            yield f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database"
+    places = given.get(_CHOSEN_RULES, _NOT_GIVEN).value
     used = {name for place in places for name in place.binlog_filter_rule}
-    idle = [rule.name for rule in rules if rule.name not in used]
-    found = [f"syncer.binlog-filter-rule.{name} has no effect: no [[{_CHOSEN_RULES}]] names it" for name in idle]
+    for rule in given.get("syncer.binlog-filter-rule", _NOT_GIVEN).value:
+        if rule.name not in used:
+            yield f"syncer.binlog-filter-rule.{rule.name} has no effect: no [[{_CHOSEN_RULES}]] names it"
     if any(place.target_schema or place.target_table for place in places):
-        found.append(f"{_CHOSEN_RULES}: a target has an effect only with Oracle. To rename a table, use [[spark.route]]")
-    return found
+        yield f"{_CHOSEN_RULES}: a target has an effect only with Oracle. To rename a table, use [[spark.route]]"
 
 
-def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> str:
+def _no_meaning(path: str, given: Layer, settings: Mapping[str, Setting]) -> str:
     """Why the setting means nothing beside the others; empty: it has a meaning."""
     setting = settings[path]
     if setting.targets and _value("syncer.db-type", given, settings) not in setting.targets:
-        of_sql = "mysql" in setting.targets
-        return (
-            "only for a MySQL-protocol server as the target"
-            if of_sql
-            else f"only for db-type = {' or '.join(map(toml_of, setting.targets))}"
-        )
+        named = f"db-type = {' or '.join(map(toml_of, setting.targets))}"
+        return f"only for {'a MySQL-protocol server as the target' if 'mysql' in setting.targets else named}"
     if setting.by_row and _value("spark.net-change", given, settings):
         return f"only with spark.net-change = false: {setting.by_row}"
     if setting.needs and _value(setting.needs, given, settings) == settings[setting.needs].default:
@@ -330,17 +316,14 @@ def _no_meaning(path: str, given: Mapping[str, GivenValue], settings: Mapping[st
     return setting.unread or (_no_meaning(setting.needs, given, settings) if setting.needs else "")
 
 
-def _value(path: str, given: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> object:
+def _value(path: str, given: Layer, settings: Mapping[str, Setting]) -> object:
     return given[path].value if path in given else settings[path].default
 
 
-def _refuse(path: str, layer: Mapping[str, GivenValue], settings: Mapping[str, Setting]) -> None:
+def _refuse(path: str, layer: Layer, settings: Mapping[str, Setting]) -> None:
     given = layer[path]
-    plain = given.value if isinstance(given.value, (str, int)) else None
-    if (path, plain) in OUT:
-        raise ValueError(f"{given.origin}: {OUT[path, plain]}")
-    if path == "syncer.to.zookeeper-addrs":
-        raise ValueError(f"{given.origin}: this program does not ask ZooKeeper: name the brokers in syncer.to.kafka-addrs")
+    if why := OUT.get((path, str(given.value))) or OUT.get((path, "")):
+        raise ValueError(f"{given.origin}: {why}")
     if path == "syncer.enable-dispatch" and _value("spark.net-change", layer, settings):
         raise ValueError(
             f"{given.origin}: enable-dispatch = false keeps the upstream's transactions, but spark.net-change = true joins them. "

@@ -114,7 +114,7 @@ def _limits(setting: Setting) -> str:
         return f"{' or '.join(setting.targets)} only"
     if setting.by_row:
         return "only with net-change = false"
-    refused = [str(value) for where, value in OUT if where == setting.path]
+    refused = [value for where, value in OUT if where == setting.path and value]
     return f"not built: {', '.join(refused)}" if refused else ""
 
 

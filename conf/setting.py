@@ -218,28 +218,26 @@ def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object
 
 def read_text(kind: object, text: str) -> object:
     """A value of a flag or a variable."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
     if kind is bool:
-        return SWITCHES[text.lower()] if text.lower() in SWITCHES else _refuse()
+        return read_toml(kind, SWITCHES.get(text.lower()))
     if kind is int:
         return read_toml(kind, int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0o", "0b")) else int(text))
     if kind is float:
         return read_toml(kind, float(text))
-    if kind is str or kind in (DURATION, DAYS, LEVEL, NAMES):
-        return read_toml(kind, text)
-    if item_type(kind) is not None:
-        return read_toml(kind, _toml_value(text)) if text else ()
-    if kind == PAIRS and text.lstrip().startswith("{"):
-        try:
-            return read_toml(kind, tomllib.loads(f"value = {text}")["value"])
-        except tomllib.TOMLDecodeError:
-            return _refuse()
-    items = tuple(item.strip() for item in text.split(",") if item.strip())
     if kind == tuple[int, ...]:
-        return read_toml(kind, [int(item) for item in items])
+        return read_toml(kind, list(map(int, items)))
+    if kind == tuple[str, ...]:
+        return tuple(items)
+    if item_type(kind) is not None and not text:
+        return ()
+    if item_type(kind) is not None or (kind == PAIRS and text.lstrip().startswith("{")):
+        return read_toml(kind, tomllib.loads(f"value = {text}")["value"])
     if kind == PAIRS:
-        pairs = tuple(item.partition("=") for item in items)
-        return tuple((name.strip(), value.strip()) if equals else _refuse() for name, equals, value in pairs)
-    return items
+        return tuple(
+            (name.strip(), value.strip()) if equals else _refuse() for name, equals, value in (one.partition("=") for one in items)
+        )
+    return read_toml(kind, text)
 
 
 def read_toml(kind: object, value: object) -> object:
@@ -355,13 +353,6 @@ def text_of(kind: object, value: typing.Any) -> str:
     if isinstance(value, tuple) and model is None:
         return ",".join(map(str, value))
     return value if isinstance(value, str) else toml_of(value) if value != () else ""
-
-
-def _toml_value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
-        raise WrongItem(f"{text!r} is not valid TOML: {error}") from None
 
 
 def _refuse() -> typing.NoReturn:

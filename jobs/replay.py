@@ -8,15 +8,17 @@ Promises: files are only read, and binlogs keep the order of the files. A damage
 target differed from the files. No JVM is started.
 """
 
+import contextlib
 import datetime
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar
 
 from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TargetConfig, require, require_logging
@@ -131,56 +133,30 @@ class ReplayConfig(Program):
         )
 
 
-class ReplayTarget(Protocol):
-    """Where binlogs go."""
-
-    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
-        """Apply binlogs in their order; all are applied when it returns."""
-
-    @property
-    def standing(self) -> str:
-        """Where a failed replay stopped, and how to continue; empty: there is nothing to add."""
-
-    def close(self) -> None:
-        """Release what it holds; safe to call twice."""
-
-
-class Printer(ReplayTarget):
-    """Prints binlogs as Reparo does."""
-
-    def __init__(self, to: BinaryIO) -> None:
-        self._to = to
-
-    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
-        """Print of each its DDL, or its row changes."""
-        for binlog in binlogs:
-            self._to.write(b"".join(line + b"\n" for line in printed(binlog)))
-
-    @property
-    def standing(self) -> str:
-        """What was printed says it."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing is held back."""
-        self._to.flush()
-
-
 def main(argv: Sequence[str]) -> int:
     """Replay and end; SIGTERM ends it as Ctrl-C does, so that it says where the next one goes on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     config = replay_config(argv)
-    target: ReplayTarget = Printer(sys.stdout.buffer) if config.dest_type == "print" else _database(config)
-    try:
-        count = replay(config, target)
-    except BaseException:
-        if target.standing:
-            print(target.standing, file=sys.stderr)
-        raise
-    finally:
-        target.close()
-    _log.info("%d binlogs of %s were replayed", count, config.data_dir)
-    return _told(target.done) if isinstance(target, MySQLReplay) else 0
+    if config.dest_type == "print":
+        replay(config, partial(print_all, sys.stdout.buffer))
+        return 0
+    with contextlib.closing(
+        MySQLReplay(config.destination, config.apply, max(config.wanted.start_ts - 1, 0), ReadBack(process_zone()))
+    ) as target:
+        try:
+            replay(config, target.take_all)
+        except BaseException:
+            if target.standing:
+                print(target.standing, file=sys.stderr)
+            raise
+    return _told(target.done)
+
+
+def print_all(to: BinaryIO, binlogs: Iterable[pb.Binlog]) -> None:
+    """Print of each binlog its DDL, or its row changes, as Reparo does."""
+    for binlog in binlogs:
+        to.write(b"".join(line + b"\n" for line in printed(binlog)))
+    to.flush()
 
 
 def replay_config(argv: Sequence[str]) -> ReplayConfig:
@@ -196,12 +172,8 @@ def replay_config(argv: Sequence[str]) -> ReplayConfig:
     return config_of(ReplayConfig, given)
 
 
-def _database(config: ReplayConfig) -> MySQLReplay:
-    return MySQLReplay(config.destination, config.apply, max(config.wanted.start_ts - 1, 0), ReadBack(process_zone()))
-
-
-def replay(config: ReplayConfig, target: ReplayTarget) -> int:
-    """Give ``target`` the binlogs that pass the range and the filters; returns their number.
+def replay(config: ReplayConfig, take_all: Callable[[Iterable[pb.Binlog]], None]) -> None:
+    """Give ``take_all`` the binlogs that pass the range and the filters, in their order.
 
     Raises:
         ConfigError: there are no binlogs at all.
@@ -223,8 +195,8 @@ def replay(config: ReplayConfig, target: ReplayTarget) -> int:
                 yield found
                 count += 1
 
-    target.take_all(chosen())
-    return count
+    take_all(chosen())
+    _log.info("%d binlogs of %s were replayed", count, directory)
 
 
 def _told(done: Replayed) -> int:
