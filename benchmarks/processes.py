@@ -18,7 +18,6 @@ _ROLES = (
     ("source_runner", "source on the driver"),
     ("state_driver", "pairing on the driver"),
     ("pyspark.daemon", "Python workers"),
-    ("pyspark_tidb_binlog.jobs.spark.workers", "Python workers"),
     # Its forks have its command line: with them, what runs on the driver counts as a worker.
     ("pyspark_tidb_binlog.jobs.spark.worker_forks", "Python workers"),
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 
 from pyspark_tidb_binlog.jobs.lab.ports import free_port
-from pyspark_tidb_binlog.jobs.setup import write_zip
+from pyspark_tidb_binlog.jobs.spark.code_zip import write_zip
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 _HOST = "127.0.0.1"

@@ -27,9 +27,10 @@ from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, requi
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, FetchedJars, jars_in
+from pyspark_tidb_binlog.jobs.spark.code_zip import write_zip
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, has_delta, jars_in, names_delta
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES, OWN_DAEMON
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 EXIT_WRONG = 2
@@ -198,7 +199,7 @@ def _run(given: Given) -> int:
     if job.spark_with and _is_on(job.spark_with, given.options):
         job = replace(job, packages=(*_SPARK, *job.packages), spark=True)
     require_packages(given.job, job)
-    environ = {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    environ = {**FRUGAL, **os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
@@ -270,12 +271,13 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     require_java(java, release)
     master = given.master or environ.get("MASTER") or "local[*]"
     local = master.startswith("local") and not master.startswith("local-cluster")
-    for name, value in FRUGAL.items():
-        environ[name] = environ.get(name) or value
-    jars = _jars(DELTA_JARS, given, home, environ)
+    jars = _jars(given, home, environ)
     archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
-    if archive is not None:
-        _renew(archive, environ)
+    if archive is not None and os.access(archive.jars, os.W_OK):
+        try:
+            archive.make(environ)
+        except (ConfigError, OSError) as error:
+            print(f"{PROGRAM}: Spark's class archive in {archive.jars} could not be made, so starts take longer: {error}", file=sys.stderr)
     named = jars_in(jars) if jars is not None else []
     class_path, all_jars, py_files = given.class_path, given.jars, given.py_files
     if local:
@@ -286,8 +288,6 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
         if master.startswith("local-cluster"):
             # Its executors are on this machine; those of other clusters have their own Python.
             environ["PYSPARK_PYTHON"] = environ.get("PYSPARK_PYTHON") or sys.executable
-        from pyspark_tidb_binlog.jobs.setup import write_zip
-
         # Executors that join later fetch it, too: an installation of another version must not replace it.
         code = own_places.downloads() / "py-files" / f"{zlib.crc32(str(PACKAGE).encode()):08x}" / "tidb_binlog_spark.zip"
         write_zip(code)
@@ -299,7 +299,6 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     environ |= {"SPARK_HOME": str(home), "SPARK_SUBMIT_OPTS": f"{ours} {options}".strip(), "PYTHONHASHSEED": "0"}
     settings = ["spark.ui.showConsoleProgress=false"]
     if local:
-        settings.append("=".join(OWN_DAEMON))
         settings += ["=".join(LOCAL_FILES)] if jars is not None else []
     arguments = ["--master", master, "--name", f"tidb-binlog {given.job}"]
     for setting in settings:
@@ -327,30 +326,15 @@ def _spark_home(environ: Mapping[str, str]) -> Path:
     return place
 
 
-def _jars(wanted: FetchedJars, given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """The directory of these jars, fetched if they are not there; None if Spark has them, or the caller names others."""
-    if wanted.are_named_in(" ".join([given.jars, given.class_path, *given.spark])) or wanted.ship_with(home):
+def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
+    """The directory of Delta's jars, fetched if they are not there; None if Spark has them, or the caller names others."""
+    if names_delta(" ".join([given.jars, given.class_path, *given.spark])) or has_delta(home):
         return None
-    found = wanted.place()
+    found = DELTA_JARS.place()
     if found is None:
-        # Not at the top: most starts need nothing of it.
-        from pyspark_tidb_binlog.jobs.setup import SparkOfMachine, ensure_jars
-
-        found = wanted.place_to_fetch()
-        ensure_jars(wanted, found, SparkOfMachine(Path(sys.executable), home, dict(environ)))
+        found = DELTA_JARS.place_to_fetch()
+        DELTA_JARS.fetch(found, home, environ)
     return found
-
-
-def _renew(archive: ClassArchive, environ: Mapping[str, str]) -> None:
-    """Make the archive again if it was made for another Java or other jars. Without an archive, a start only takes longer."""
-    if archive.tried() or not os.access(archive.jars, os.W_OK):
-        return
-    from pyspark_tidb_binlog.jobs.setup import SetupError, SparkOfMachine, ensure_archive
-
-    try:
-        ensure_archive(archive.jars, SparkOfMachine(Path(sys.executable), archive.spark_home, dict(environ)))
-    except (SetupError, OSError) as error:
-        print(f"tidb-binlog: Spark's class archive in {archive.jars} could not be made, so starts take longer: {error}", file=sys.stderr)
 
 
 def _without(part: str, path: str) -> list[str]:

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     requested = BootstrapRequest.of(given)
     config = drainer_config(given)
     recover_without_upstream(config, stop)
-    spark = build_session("tidb-binlog drainer")
+    spark = build_session("tidb-binlog drainer", delta=config.apply.db_type == "lake")
     reporter = reporter_of(lambda: replication.progress(), given, f"drainer {config.apply.drainer}", panel=bool(requested))
     replication = Replication(spark, config, stop, requested, say=reporter.say)
     # The stream ends first, so that the summary counts its last batch.

@@ -45,7 +45,6 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     security_of,
 )
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, HttpConnection
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -65,7 +64,6 @@ def main(argv: Sequence[str]) -> int:
     config = config_of(PumpConfig, options.parsed(argv))
     stop = stop_on_signals()
     threading.excepthook = _end_with_the_store
-    reuse_blocks()  # else the heap of each thread that has pulled huge binlogs would keep their memory
     pump = EmbeddedPump(config).start()
     print(f"serving {pump.address}", flush=True)
     while not pump.ended.is_set() and not stop.wait(0.2):

@@ -9,15 +9,15 @@ from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Environment variables that make the JVM and Python workers return memory after a large batch.
+"""Environment variables that make each process of a job return memory after a large batch or binlog.
 
 The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
-more without it. Python processes raise it themselves, and give memory back after each task instead (``jobs/spark/allocator.py``).
+more without it, and a Pump kept a heap per thread.
 """
 
 
 def jvm_options(archive: ClassArchive | None, *, local: bool, given: str) -> str:
-    """JVM options that keep Spark's log off the console and make the JVM start quickly and silently.
+    """JVM options that keep Spark's log off the console and make the JVM start quickly and silently (3 s sooner, ``bench_start``).
 
     With a ``local`` master those of ``conf/jvm.options`` come first, unless ``given`` names a collector: a JVM accepts only one.
     ``archive`` is used if it fits.

@@ -8,8 +8,6 @@ import logging
 import os
 import struct
 import subprocess
-from collections.abc import Callable
-from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,13 +16,8 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-WorkerMain = Callable[[BufferedReader, BufferedWriter], None]
-
 # Settings and variables that Spark's documentation does not have.
 
-OWN_DAEMON = ("spark.python.daemon.module", "pyspark_tidb_binlog.jobs.spark.workers")
-"""The setting by which Spark starts ``jobs/spark/workers.py`` in place of ``pyspark.daemon``, on a local master only. Executors elsewhere have the code
-sent to them, which Spark puts on the path of a task, too late for the parent of the workers."""
 CHECKPOINT_FILE_MANAGER = (
     "spark.sql.streaming.checkpointFileManagerClass",
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -153,20 +146,3 @@ WORKER_MODULES = (
     "pyspark.worker",
 )
 """What the JVM runs by ``python -m``: a data source in four steps, and the parent of the workers, which runs ``pyspark.worker.main`` for each task."""
-
-
-def worker_main() -> WorkerMain:
-    """What runs a task: ``pyspark.worker.main``."""
-    import pyspark.worker
-
-    main: WorkerMain = pyspark.worker.main
-    return main
-
-
-def serve_workers(run_task: WorkerMain) -> None:
-    """Be the parent of Spark's Python workers, which run their tasks by ``run_task``: ``pyspark.daemon.manager`` and the ``pyspark.worker.main`` it looks up."""
-    import pyspark.worker
-    from pyspark.daemon import manager
-
-    pyspark.worker.main = run_task
-    manager()

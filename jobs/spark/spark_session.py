@@ -6,6 +6,7 @@ JVM and of Spark's Python processes goes to the log; the console has only the pr
 """
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,20 +18,27 @@ from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.conf.entry import document
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, spark_level, spark_log_file
 from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, take_back
-from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, require_delta, require_java, require_spark
 from pyspark_tidb_binlog.jobs.spark import jvm, pyspark_insides
-from pyspark_tidb_binlog.jobs.spark.allocator import reuse_blocks
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, has_delta, jars_in, names_delta
 from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
-from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES, OWN_DAEMON
-from pyspark_tidb_binlog.jobs.spark.session_check import CATALOG, EXTENSION, STATE_STORE
+from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES
 from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
+EXTENSION = ("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+CATALOG = ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+STATE_STORE = (
+    "spark.sql.streaming.stateStore.providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+)
 _SHOWN = 50
 """Lines of the output of a JVM that did not start."""
 
@@ -40,7 +48,6 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     require_spark(pyspark.__version__)
     _require_java_to_start()
     submitted = jvm.connect(REQUEST.asked.is_set)
-    reuse_blocks()
     if submitted:
         pyspark_insides.use_jvm()
     conf = SparkConf(loadDefaults=submitted)
@@ -84,11 +91,48 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     local = jvm.is_local(given.get("spark.master", "local[*]"))
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    has_jars = not delta or DELTA_JARS.are_named_in(" ".join(given.get(name, "") for name in _LISTS)) or DELTA_JARS.ship_with(_spark_home())
+    has_jars = not delta or names_delta(" ".join(given.get(name, "") for name in _LISTS)) or has_delta(_spark_home())
     wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])]) | ({} if has_jars else _jars(DELTA_JARS.place(), local=local))
     for name, value in additions(given, wanted).items():
         builder = builder.config(name, value)
     return builder
+
+
+def require_session(spark: SparkSession, *, delta: bool) -> None:
+    """Check a session that a program has made, and set what it still accepts, with a line in the log. ``delta``: the stream writes a lake.
+
+    Raises:
+        ConfigError: it is another Spark or Delta, or lacks Delta (the error names the lines to add), or Python's threads have no threads of their own in its JVM.
+    """
+    require_spark(spark.version)
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise ConfigError(
+            "PYSPARK_PIN_THREAD is not true: what one thread of Python tells Spark about its jobs would reach those of others. Unset this variable"
+        )
+    if delta and "DATABRICKS_RUNTIME_VERSION" not in os.environ:
+        version = pyspark_insides.delta_version(spark)
+        lines = missing_delta(version, spark.conf.get(EXTENSION[0], "") or "", spark.conf.get(CATALOG[0], "") or "")
+        if lines:
+            said = "".join(f"\n    .config({name!r}, {value!r})" for name, value in lines)
+            raise ConfigError(
+                f"this Spark session has no Delta, of which a lake's tables are ({document('installed')}). Make the session with "
+                f"configured(SparkSession.builder) from pyspark_tidb_binlog, or add before getOrCreate(), in a process that has no session yet:{said}"
+            )
+        require_delta(version)
+    name, value = STATE_STORE
+    if "RocksDB" not in (spark.conf.get(name, "") or ""):
+        spark.conf.set(name, value)
+        _log.info("%s is %s in this session from now on", name, value)
+
+
+def missing_delta(version: str, extensions: str, catalog: str) -> list[tuple[str, str]]:
+    """The settings that a session with this Delta jar, these extensions and this catalog lacks."""
+    lacks = [] if version else [("spark.jars.packages", DELTA_PACKAGE)]
+    if EXTENSION[1] not in extensions:
+        lacks.append((EXTENSION[0], ",".join(filter(None, [extensions, EXTENSION[1]]))))
+    if catalog != CATALOG[1]:
+        lacks.append(CATALOG)
+    return lacks
 
 
 def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
@@ -226,8 +270,6 @@ def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {"spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}"}
-    if local:
-        settings |= dict([OWN_DAEMON])
     return settings | (_jars(jars, local=local) if delta else {})
 
 

@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
 from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
-from pyspark_tidb_binlog.jobs.spark.session_check import require_session
+from pyspark_tidb_binlog.jobs.spark.spark_session import require_session
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
 from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
@@ -101,7 +101,7 @@ class Replication:
             PumpUnavailable: PD or the registry, or at the first start a Pump, did not answer for ``upstream_timeout`` seconds.
             Stopped: ``stop`` was set meanwhile.
         """
-        require_session(spark)
+        require_session(spark, delta=config.apply.db_type == "lake")
         self._spark = spark
         self._bootstrap = bootstrap
         self._say = say

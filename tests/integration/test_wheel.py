@@ -253,7 +253,7 @@ print("workers", spark.range(1).mapInArrow(interpreter, "python string").collect
 from pyspark_tidb_binlog import Replication, load_drainer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 try:
-    Replication(spark, load_drainer())
+    Replication(spark, load_drainer(flags={"syncer.db-type": "lake", "syncer.to.dir": "lake"}))
 except ConfigError as error:
     print("refused", error)
 """

@@ -1,4 +1,4 @@
-"""A private Kafka broker, controller and all, on random loopback ports, from the jars that ``jobs/setup.py --kafka`` brings."""
+"""A private Kafka broker, controller and all, on random loopback ports, from the jars that ``spark-submit.sh setup --kafka`` brings."""
 
 import base64
 import contextlib

@@ -1,10 +1,14 @@
 """What the command reads from its arguments, and what it says before it starts anything."""
 
+import subprocess
+import sys
+
 import pytest
 
+from pyspark_tidb_binlog.conf.entry import CODE
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import names_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -68,7 +72,7 @@ def test_a_missing_package_is_one_line_with_the_extra_that_has_it() -> None:
     ],
 )
 def test_jars_of_delta_that_a_person_names_are_known(text: str, is_delta: bool) -> None:
-    assert DELTA_JARS.are_named_in(text) == is_delta
+    assert names_delta(text) == is_delta
 
 
 def test_what_a_lake_has_at_a_moment_is_shown_without_a_jvm() -> None:
@@ -76,3 +80,10 @@ def test_what_a_lake_has_at_a_moment_is_shown_without_a_jvm() -> None:
     assert command._without_spark(["verify", "--config", "x"]) and not command._without_spark(["verify", "--dir", "x"])
     assert not command._without_spark(["life", "--dir", "show"])
     assert not command._without_spark([])
+
+
+def test_nothing_has_to_be_installed() -> None:
+    """On a bare machine the command says which packages are missing."""
+    bare = [sys.executable, "-S", "-c", "import pyspark_tidb_binlog.jobs.command"]
+    done = subprocess.run(bare, env={"PYTHONPATH": str(CODE)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -48,9 +48,9 @@ def test_the_command_takes_its_own_unless_spark_or_the_caller_has_them(monkeypat
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     place = filled(tmp_path / "environment" / DELTA_JARS.folder, DELTA_JARS, "b.jar", "a.jar")
     spark_home = tmp_path / "spark"
-    assert command._jars(DELTA_JARS, Given("drainer"), spark_home, {}) == place
+    assert command._jars(Given("drainer"), spark_home, {}) == place
     assert jars_in(place) == [str(place / "a.jar"), str(place / "b.jar")]
-    assert command._jars(DELTA_JARS, Given("drainer", [], ["--packages", DELTA_JARS.package]), spark_home, {}) is None
+    assert command._jars(Given("drainer", [], ["--packages", DELTA_JARS.package]), spark_home, {}) is None
     (spark_home / "jars").mkdir(parents=True)
     (spark_home / "jars" / f"{DELTA_JARS.package.split(':')[-2]}-9.jar").touch()
-    assert command._jars(DELTA_JARS, Given("drainer"), spark_home, {}) is None
+    assert command._jars(Given("drainer"), spark_home, {}) is None

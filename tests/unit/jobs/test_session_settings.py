@@ -101,11 +101,10 @@ def test_the_archive_of_classes_is_used_through_a_link_to_the_environment(tmp_pa
     for place in (jars, environment / "pyspark" / "jars", java.parent):
         place.mkdir(parents=True)
     (jars / COMPLETE).write_text(DELTA_JARS.package)
-    (tmp_path / "made").touch()
     java.touch(0o755)
     link.symlink_to(environment)
     archive = ClassArchive(jars, environment / "pyspark", java)
-    archive.replaced_by(tmp_path / "made")
+    archive.file.write_text("made")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setattr(sys, "prefix", str(link))

@@ -1,100 +1,133 @@
-"""The pure parts of setting up."""
+"""``jobs/setup.sh``, whose functions run with programs of the tests in place of the machine's."""
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs import setup
 from tests.support.eventually import eventually
 
-
-def test_where_apt_is_not_allowed_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    with pytest.raises(setup.SetupError, match="no Java was found: run `apt-get install .*openjdk-17-jre-headless` as root"):
-        setup.apt_install(["openjdk-17-jre-headless"], "no Java was found")
+SETUP = Path(__file__).resolve().parents[3] / "jobs" / "setup.sh"
+TOOLS = ("bash", "cat", "mktemp", "rm", "sed", "sh", "tail", "wc")
 
 
-def test_elsewhere_than_on_debian_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(setup.SetupError, match="install what Debian calls mariadb-server"):
-        setup.apt_install(["mariadb-server"], "no server")
+def program(place: Path, name: str, does: str = "") -> None:
+    (place / name).write_text(f"#!/bin/sh\n{does}\n")
+    (place / name).chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A directory that is all of ``PATH``; ``apt-get`` is in it."""
+    place = tmp_path / "programs"
+    place.mkdir()
+    for tool in TOOLS:
+        (place / tool).symlink_to(shutil.which(tool) or "/nonexistent")
+    program(place, "apt-get")
+    return place
+
+
+def shell(programs: Path, code: str, setup: Path = SETUP, **environ: str) -> subprocess.CompletedProcess[str]:
+    """``code`` behind the functions; root may use apt unless ``TIDB_BINLOG_NO_APT`` says otherwise."""
+    # no other place for programs of servers, and a user id that only a test can choose
+    text = (
+        setup.read_text()
+        .replace(":/usr/sbin:/usr/local/sbin", "")
+        .replace("$EUID", "$USER_ID")
+        .replace("${BASH_SOURCE[0]%/*}", str(setup.parent))
+    )
+    command = [str(programs / "bash"), "-euo", "pipefail", "-c", f"{text}\n{code}"]
+    return subprocess.run(command, env={"PATH": str(programs), "USER_ID": "0", **environ}, capture_output=True, text=True, check=False)
+
+
+def test_where_apt_is_not_allowed_the_command_is_told(programs: Path) -> None:
+    for environ in ({"TIDB_BINLOG_NO_APT": "1"}, {"USER_ID": "1000"}):
+        done = shell(programs, "need_java", **environ)
+        assert done.returncode == 1
+        assert done.stderr.startswith("setup: no Java was found; Spark needs Java 17 or later")
+        assert done.stderr.endswith("run `apt-get install --no-install-recommends openjdk-17-jre-headless` as root and start again\n")
+
+
+def test_elsewhere_than_on_debian_the_package_is_named(programs: Path) -> None:
+    (programs / "apt-get").unlink()
+    done = shell(programs, "need 'a server' mariadbd mariadb-server")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "setup: a server was not found: install what Debian calls mariadb-server and start again\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [('openjdk version "17.0.15" 2025-04-15', ""), ('java version "1.8.0_392"', "Java 8 is too old")]
+)
+def test_a_java_that_is_new_enough_is_taken(programs: Path, version: str, words: str) -> None:
+    program(programs, "java", f"echo '{version}' >&2; echo 'and more' >&2")
+    done = shell(programs, "need_java", TIDB_BINLOG_NO_APT="1")
+    assert (done.returncode == 0, words in done.stderr) == (not words, True)
 
 
 @pytest.mark.parametrize(
     ("refusal", "calls"),
     [("Could not get lock /var/lib/apt/lists/lock", ["update"] * 3 + ["install"]), ("Temporary failure resolving", ["update"])],
 )
-def test_another_apt_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str, calls: list[str]) -> None:
+def test_another_apt_is_waited_for(programs: Path, tmp_path: Path, refusal: str, calls: list[str]) -> None:
     """The first two updates fail. Only a lock is worth waiting for."""
     called = tmp_path / "called"
-    fails = f"""echo "$*" >> {called}; [ $(wc -l < {called}) -gt 2 ] || {{ echo 'E: {refusal}' >&2; exit 100; }}"""
-    for name, does in (("apt-get", fails), ("sleep", "")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("TIDB_BINLOG_NO_APT", raising=False)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    with contextlib.nullcontext() if "install" in calls else pytest.raises(setup.SetupError, match=refusal):
-        setup.apt_install(["one", "two"], "they were not found")
+    program(programs, "apt-get", f"""echo "$*" >> {called}; [ $(wc -l < {called}) -gt 2 ] || {{ echo 'E: {refusal}' >&2; exit 100; }}""")
+    program(programs, "sleep")
+    program(programs, "seq", "echo 1 2 3 4")
+    done = shell(programs, "install 'they were not found' one two")
+    assert done.returncode == ("install" not in calls), done.stderr
+    assert (refusal in done.stderr) == (done.returncode == 1)
     assert [next(word for word in ("update", "install") if word in line.split()) for line in called.read_text().splitlines()] == calls
     assert ("DPkg::Lock::Timeout=300 install -y --no-install-recommends one two" in called.read_text()) == ("install" in calls)
 
 
-def test_etcd_is_installed_only_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    setup.ensure_etcd()
-    monkeypatch.setattr("shutil.which", lambda name: None if name == "etcd" else f"/usr/bin/{name}")
-    with pytest.raises(setup.SetupError, match="etcd was not found: run `apt-get install .*etcd-server` as root"):
-        setup.ensure_etcd()
+@pytest.mark.parametrize(
+    ("flag", "package", "needed"),
+    [
+        ("--mariadb", "mariadb-server", "mariadbd"),
+        ("--etcd", "etcd-server", "etcd"),
+        ("--browser", "chromium chromium-driver", "chromedriver"),
+    ],
+)
+def test_a_program_is_installed_only_where_it_is_missing(programs: Path, flag: str, package: str, needed: str) -> None:
+    code = f"need_packages() {{ echo packages; }}; set_up {flag}"
+    done = shell(programs, code, TIDB_BINLOG_NO_APT="1")
+    assert done.returncode == 1
+    assert f"was not found: run `apt-get install --no-install-recommends {package}` as root" in done.stderr
+    program(programs, needed)
+    done = shell(programs, code, TIDB_BINLOG_NO_APT="1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "packages\n", "")
 
 
-def test_a_browser_is_installed_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDB_BINLOG_NO_APT", "1")
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    setup.ensure_browser()
-    monkeypatch.setattr("shutil.which", lambda name: None if name == "chromedriver" else f"/usr/bin/{name}")
-    with pytest.raises(setup.SetupError, match="Chromium was not found: run `apt-get install .*chromium chromium-driver` as root"):
-        setup.ensure_browser()
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [("fetched_jars spark-jars", "set_up --java"), ("class_archive", "set_up --java"), ("fetched_jars kafka-jars", "set_up --kafka")],
+)
+def test_a_step_that_fails_ends_it(programs: Path, step: str, code: str) -> None:
+    fakes = f'need_java() {{ :; }}; need_packages() {{ :; }}; prepare() {{ echo "$*"; [[ "$*" != "{step}" ]]; }}'
+    done = shell(programs, f"{fakes}; false || {code}; echo later")
+    assert done.returncode == 1 and done.stdout.splitlines()[-1] == step
 
 
-@pytest.mark.parametrize("module", ["setup", "command"])
-def test_nothing_has_to_be_installed(module: str) -> None:
-    """On a bare machine ``setup`` installs the packages, and the command says which are missing."""
-    bare = [sys.executable, "-S", "-c", f"import pyspark_tidb_binlog.jobs.{module}"]
-    done = subprocess.run(bare, env={"PYTHONPATH": str(setup.CODE)}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_archive_for_executors_holds_every_package(tmp_path: Path) -> None:
-    setup.write_zip(tmp_path / "sub" / "code.zip")
-    names = set(zipfile.ZipFile(tmp_path / "sub" / "code.zip").namelist())
-    wanted = {"__init__.py", "jobs/entry/cli.py", "schemas/errors.py", "schemas/proto/binlog_pb2.py", "conf/drainer.toml", "py.typed"}
-    assert {f"pyspark_tidb_binlog/{name}" for name in wanted} <= names
-    assert all(name.startswith("pyspark_tidb_binlog/") and "__pycache__" not in name for name in names)
-    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["code.zip"]
-
-
-def test_its_python_finds_the_package_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_python_finds_the_package_from_anywhere(tmp_path: Path) -> None:
     """A virtual environment that is copied to another checkout finds the code of that checkout."""
     first, second = tmp_path / "first", tmp_path / "second"
     for checkout in (first, second):
         (checkout / "pyspark_tidb_binlog").mkdir(parents=True)
         (checkout / "pyspark_tidb_binlog" / "__init__.py").touch()
         (checkout / "requirements.txt").touch()
+    (first / "jobs").mkdir()
+    shutil.copy(SETUP, first / "jobs")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(first / ".venv")], check=True)
     (first / ".venv" / ".requirements.txt").touch()
-    for name, value in (("PROJECT", first), ("VENV", first / ".venv"), ("PYTHON", first / ".venv/bin/python")):
-        monkeypatch.setattr(setup, name, value)
-    setup.ensure_packages(dev=False)
+    done = shell(Path("/usr/bin"), "need_packages requirements.txt", first / "jobs" / "setup.sh")
+    assert (done.returncode, done.stderr) == (0, "")
     shutil.copytree(first / ".venv", second / ".venv", symlinks=True)
     for checkout in (first, second):
         command = [str(checkout / ".venv/bin/python"), "-c", "import pyspark_tidb_binlog as p; print(p.__file__)"]
@@ -102,25 +135,28 @@ def test_its_python_finds_the_package_from_anywhere(tmp_path: Path, monkeypatch:
         assert (done.stdout.strip(), done.stderr) == (str(checkout / "pyspark_tidb_binlog" / "__init__.py"), "")
 
 
-@pytest.mark.parametrize(
-    ("script", "deaf"),
-    [
-        pytest.param("trap '' INT; sleep 1000 & echo $! > started; wait", True, id="a-jvm"),
-        pytest.param("trap '' INT; echo $$ > started; sleep 1; echo whole > ended", False, id="apt"),
-    ],
-)
-def test_ctrl_c_ends_it_and_what_it_has_started(script: str, deaf: bool, tmp_path: Path) -> None:
-    """A JVM goes. dpkg must not be killed: it is waited for."""
-    started = tmp_path / "started"
-    step = f"lambda dev: setup.run(['sh', '-c', {script!r}], 'a step', deaf={deaf})"
-    code = f"import sys; from pyspark_tidb_binlog.jobs import setup; setup.ensure_packages = {step}; sys.exit(setup.main([]))"
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True, process_group=0
-    ) as running:
-        eventually(lambda: started.exists() and started.read_text())
+def ended_by_ctrl_c(command: list[str], place: Path) -> tuple[str, int]:
+    """What a command printed, and its exit code, after a Ctrl-C once it has written its number into ``started``."""
+    environ = {**os.environ, "PYTHONPATH": str(SETUP.parents[1])}
+    with subprocess.Popen(command, cwd=place, env=environ, stderr=subprocess.PIPE, text=True, process_group=0) as running:
+        eventually(lambda: (place / "started").exists() and (place / "started").read_text())
         os.killpg(running.pid, signal.SIGINT)
-        assert (running.communicate()[1], running.returncode) == ("setup: stopped\n", 130)
-    there = Path("/proc", started.read_text().strip(), "stat")
+        printed = running.communicate()[1]
+    there = Path("/proc", (place / "started").read_text().strip(), "stat")
     eventually(lambda: not there.exists() or ") Z " in there.read_text())
-    assert (tmp_path / "ended").exists() != deaf
+    return printed, running.returncode
+
+
+def test_ctrl_c_waits_for_apt(tmp_path: Path) -> None:
+    """Its dpkg must not be killed."""
+    step = "trap '' INT; echo $$ > started; sleep 1; echo whole > ended"
+    code = f'. {SETUP}; need_packages() {{ step apt sh -c "{step.replace("$", chr(92) + "$")}"; }}; set_up'
+    assert ended_by_ctrl_c(["bash", "-euo", "pipefail", "-c", code], tmp_path) == ("setup: stopped\n", 130)
+    assert (tmp_path / "ended").exists()
+
+
+def test_ctrl_c_ends_a_jvm(tmp_path: Path) -> None:
+    step = "trap '' INT; sleep 1000 & echo $! > started; wait; echo whole > ended"
+    code = "import os, sys; from pyspark_tidb_binlog.jobs.spark import fetched_jars as f; sys.exit(f.set_up(lambda: f.run_once(['sh', '-c', sys.argv[1]], 'a step', os.environ)))"
+    assert ended_by_ctrl_c([sys.executable, "-c", code, step], tmp_path) == ("", 130)
+    assert not (tmp_path / "ended").exists()

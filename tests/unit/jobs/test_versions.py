@@ -7,7 +7,7 @@ import pytest
 from benchmarks.spark_next import written_for
 from pyspark_tidb_binlog.jobs.entry import versions
 from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, java_release, require_delta, require_java, require_spark
-from pyspark_tidb_binlog.jobs.spark.session_check import missing_delta
+from pyspark_tidb_binlog.jobs.spark.spark_session import missing_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
