@@ -32,8 +32,6 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 _OF_SPARK = {"debug": "INFO", "info": "WARN", "warn": "WARN", "error": "ERROR", "fatal": "FATAL"}
 """Spark logs a hundred times as much as this project: its level is one higher."""
 
-_claims: dict[Path, int] = {}
-"""Descriptor of the lock of each log file that this process has claimed, by the file's path."""
 _claimed: dict[Path, Path] = {}
 _moved_to: list[Path] = []
 """Where ``move_log`` sent this process's log; the last one counts."""
@@ -118,7 +116,7 @@ def _claim(wanted: Path) -> Path:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
         beside = path.with_name(f".{path.name}.lock")
         try:
-            _claims[path] = locked_file(beside, 0o644)
+            locked_file(beside, 0o644)  # the descriptor stays open until the process ends
         except BlockingIOError:
             continue
         except PermissionError:
