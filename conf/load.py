@@ -110,11 +110,11 @@ def load(
     given = in_file | above
     if model is DrainerConfig:
         _adjust_switches(given, above, in_file, say)
+    for note in _notes_on(given, settings):
+        say(note)
     values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
     _reveal_passwords(values, environ, say)
     model.fill(values, environ)
-    for note in _notes_on(given, settings):
-        say(note)
     return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
 
