@@ -30,9 +30,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM, comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.node_look import asked, look
-from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
-from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, asked, look
+from pyspark_tidb_binlog.jobs.check.recorded_findings import ddl_lines, finding_lines, recorded_findings
 from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_FAILED,
     JobParser,

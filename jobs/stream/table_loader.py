@@ -463,8 +463,8 @@ class TableLoader:
         )
 
     @contextlib.contextmanager
-    def gc_held(self, ts: int) -> Iterator[None]:
-        """Keep GC behind ``ts`` in the block, if PD is the registry."""
+    def gc_held(self, ts: int, reached: Callable[[], int] = lambda: 0) -> Iterator[None]:
+        """Keep GC behind ``ts`` in the block, and behind what is ``reached`` once that is later, if PD is the registry."""
         source = self._config.source
         registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
         if not isinstance(registry, PdRegistry):
@@ -472,7 +472,7 @@ class TableLoader:
                 registry.close()
             yield
             return
-        hold = GcHold(registry, lambda: ts)
+        hold = GcHold(registry, lambda: max(ts, reached()))
         try:
             yield
         finally:
