@@ -42,7 +42,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     parser,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.entry.log_lines import line
+from pyspark_tidb_binlog.jobs.entry.logs import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, NotUsableYet, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of
