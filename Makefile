@@ -74,7 +74,7 @@ engines: setup-dev ## docs/engines.md from tests/support/engines.py
 
 .PHONY: monitoring
 monitoring: setup-dev ## deploy/: the Grafana dashboard and the alert rules, from the metrics and the table of alarms
-	$(VENV)/python -m pyspark_tidb_binlog.jobs.check.monitoring_files
+	$(VENV)/python -m tests.support.monitoring_files
 
 .PHONY: notebook
 notebook: setup-dev ## notebooks/replicate.ipynb, as Jupyter opens it, from notebooks/replicate.py

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 _BROKERS = "name the brokers in syncer.to.kafka-addrs"
 _SIZE = "use syncer.to.kafka-max-message-size"
-_ORDER = "this program sends each message once and in order"
-_READ = "this program reads the end of the topic itself"
 _PEM = "librdkafka reads PEM files: use ssl.certificate.location and ssl.key.location"
 _KERBEROS = "Kerberos is not supported: use sasl.mechanism = PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
 _CHOSEN: dict[str, str] = {
@@ -24,40 +22,15 @@ _CHOSEN: dict[str, str] = {
     "log_level": "this program logs what concerns the topic",
     **dict.fromkeys(("message.timeout.ms", "delivery.timeout.ms", "max.block.ms"), "use spark.retry-seconds"),
     **dict.fromkeys(
-        (
-            "acks",
-            "batch.size",
-            "buffer.memory",
-            "enable.gapless.guarantee",
-            "enable.idempotence",
-            "linger.ms",
-            "max.in.flight",
-            "max.in.flight.requests.per.connection",
-            "message.send.max.retries",
-            "partitioner",
-            "queue.buffering.max.kbytes",
-            "queue.buffering.max.messages",
-            "queue.buffering.max.ms",
-            "queuing.strategy",
-            "request.required.acks",
-            "retries",
-            "transactional.id",
-        ),
-        _ORDER,
+        "acks batch.size buffer.memory enable.gapless.guarantee enable.idempotence linger.ms max.in.flight max.in.flight.requests.per.connection "
+        "message.send.max.retries partitioner queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms queuing.strategy "
+        "request.required.acks retries transactional.id".split(),
+        "this program sends each message once and in order",
     ),
     **dict.fromkeys(
-        (
-            "allow.auto.create.topics",
-            "auto.commit.enable",
-            "auto.offset.reset",
-            "check.crcs",
-            "enable.auto.commit",
-            "enable.partition.eof",
-            "group.id",
-            "isolation.level",
-            "receive.message.max.bytes",
-        ),
-        _READ,
+        "allow.auto.create.topics auto.commit.enable auto.offset.reset check.crcs enable.auto.commit enable.partition.eof group.id isolation.level "
+        "receive.message.max.bytes".split(),
+        "this program reads the end of the topic itself",
     ),
 }
 """Options that are chosen here, and why or by which setting."""
@@ -82,8 +55,3 @@ def refused(name: str, value: str) -> str | None:
 def revealed(value: str, decrypt: Callable[[str], str]) -> str:
     """``value`` with every ``encrypted(…)`` decrypted."""
     return _ENCRYPTED.sub(lambda found: decrypt(found[1]), value)
-
-
-def holds_encrypted(value: str) -> bool:
-    """Whether some of it is encrypted."""
-    return bool(_ENCRYPTED.search(value))

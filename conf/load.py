@@ -3,8 +3,8 @@
 Promises:
 
 * A file, variables and flags of a real Drainer or Pump are read as it reads them (drainer.md 3, pump.md 3).
-* An unknown key is an error with the key, its origin and the nearest known key. A value that asks for what is not built is an error, too
-  (``conf.unsupported``).
+* An unknown key is an error with the key, its origin and the nearest known key. No value silently does nothing: one that asks for what will never
+  be built is an error that names the alternative, one without a meaning here is a line in the log.
 * Values are typed and checked once, here. Every error is a ``ValueError``, because this package imports no other of the project.
   ``jobs.entry.cli`` reports it as a ``ConfigError``.
 
@@ -21,30 +21,60 @@ import logging
 import os
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from pyspark_tidb_binlog.conf.kafka_options import holds_encrypted, revealed
-from pyspark_tidb_binlog.conf.kinds import WrongItem, leaves, text_of, typed, unknown
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.setting import Setting
-from pyspark_tidb_binlog.conf.unset import Values, fill_drainer, fill_pump
-from pyspark_tidb_binlog.conf.unsupported import GivenValue, notes_on
+from pyspark_tidb_binlog.conf.kafka_options import revealed
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import (
+    PAIRS,
+    Program,
+    Setting,
+    Values,
+    WrongItem,
+    leaves,
+    settings_of,
+    text_of,
+    toml_of,
+    typed,
+    unknown,
+)
 
-C = typing.TypeVar("C")
+C = typing.TypeVar("C", bound=Program)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenValue:
+    """A value that file, environment or flags set."""
+
+    value: Any
+    origin: str
+    """Where: ``drainer.toml: syncer.safe-mode``."""
+
+
 Layer = dict[str, GivenValue]
 """What one of file, environment and flags sets, by path."""
 
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "TIDB_BINLOG__"
-REAL_PREFIXES: dict[type, str] = {DrainerConfig: "BINLOG_SERVER_", PumpConfig: "PUMP_"}
-"""Prefix of the real program's variables, one for each of its flags."""
 PASSWORD = "syncer.to.password"
-DISPATCH, NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
-_MYSQL = GivenValue("mysql", "")
-_FILLS: dict[type, Callable[[Values, Mapping[str, str]], None]] = {DrainerConfig: fill_drainer, PumpConfig: fill_pump}
+_DISPATCH, _NET_CHANGE = "syncer.enable-dispatch", "spark.net-change"
+_FILE, _KAFKA_OPTIONS = "spark.password-file", "spark.kafka-options"
+_MYSQL, _NOT_GIVEN = GivenValue("mysql", ""), GivenValue((), "")
+_CHOSEN_RULES = "syncer.table-migrate-rule"
+_ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
+OUT: dict[tuple[str, str], str] = {
+    ("syncer.db-type", "oracle"): _ORACLE,
+    ("syncer.db-type", "flash"): "the target type flash no longer exists, nor does it in the real Drainer: use mysql or tidb",
+    ("syncer.to.checkpoint.type", "oracle"): _ORACLE,
+    ("syncer.to.zookeeper-addrs", ""): "this program does not ask ZooKeeper: name the brokers in syncer.to.kafka-addrs",
+}
+"""What will not be built, by setting and value (empty: any value), and what to use instead."""
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
@@ -55,36 +85,52 @@ def _say(note: str) -> None:
     _log.warning("%s", note)
 
 
-def load_drainer(
+def load(
+    model: type[C],
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] | None = None,
+    flags: Mapping[str, object] = NOTHING,
     say: Say = _say,
     otherwise: Mapping[str, object] = NOTHING,
-) -> DrainerConfig:
-    """The Drainer's settings.
+) -> C:
+    """The settings of a program.
 
     Args:
+        model: the type of its configuration.
         file: in TOML; None: without one.
         environ: None: the process's own.
         flags: by path, as text or already of the right type.
         say: takes each line about the settings.
         otherwise: by path, what counts instead of a default.
     """
+    settings = {setting.path: setting for setting in settings_of(model)}
     environ = os.environ if environ is None else environ
-    config = _with_password(_load(DrainerConfig, file, environ, flags, say, otherwise), environ, say)
-    return _with_kafka_options(_with_upstream_password(config, environ, say), environ, say)
+    in_file = _from_file(file, settings) if file is not None else {}
+    above = _from_environment(environ, model, settings) | _from_flags(flags, settings)
+    given = in_file | above
+    if model is DrainerConfig:
+        _adjust_switches(given, above, in_file, say)
+    for note in _notes_on(given, settings):
+        say(note)
+    values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
+    _reveal_passwords(values, environ, say)
+    model.fill(values, environ)
+    return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
 
 
-def load_pump(
-    file: Path | None = None, environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None, say: Say = _say
-) -> PumpConfig:
-    """A Pump's settings, from the same three sources."""
-    return _load(PumpConfig, file, environ, flags, say)
+def load_drainer(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] = NOTHING,
+    say: Say = _say,
+    otherwise: Mapping[str, object] = NOTHING,
+) -> DrainerConfig:
+    """The Drainer's settings; the arguments are those of ``load``."""
+    return load(DrainerConfig, file, environ, flags, say, otherwise)
 
 
 def flags_of(config: DrainerConfig | PumpConfig) -> dict[str, str]:
-    """Flags by path from which ``load_drainer`` or ``load_pump`` makes ``config``, the password included."""
+    """Flags by path from which ``load`` makes ``config``, the password included."""
     flags = {}
     for setting in settings_of(type(config)):
         value: object = config
@@ -102,56 +148,37 @@ def variable_of(path: str) -> str:
     return ENVIRONMENT_PREFIX + path.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    """``config`` with the password from ``encrypted_password`` or ``password_file``, if one is set."""
-    if config.checkpoint.encrypted_password:
-        own = _decrypted(config.checkpoint.encrypted_password, environ, say, "syncer.to.checkpoint.encrypted_password")
-        config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, password=own))
-    target = config.target
-    if target.encrypted_password and target.password_file:
-        raise ValueError("syncer.to.encrypted_password and spark.password-file are both set: remove one of them")
-    if target.encrypted_password:
-        # as in the real Drainer it wins over syncer.to.password
-        password = _decrypted(target.encrypted_password, environ, say)
-        return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
-    if not target.password_file:
-        return config
-    if target.password:
-        raise ValueError("syncer.to.password and spark.password-file are both set: remove one of them")
+def _reveal_passwords(values: Values, environ: Mapping[str, str], say: Say) -> None:
+    """Replace each password that a file or an encrypted text holds. As in the real Drainer, an encrypted text wins over a plain one."""
+    for path in ("syncer.to.encrypted_password", PASSWORD):
+        if values.get(_FILE) and values.get(path):
+            raise ValueError(f"{path} and {_FILE} are both set: remove one of them")
+    if values.get(_FILE):
+        values[PASSWORD] = _password_in(Path(str(values[_FILE])))
+    for table in ("syncer.to", "syncer.to.checkpoint", "spark.upstream"):
+        if text := values.get(path := f"{table}.encrypted_password"):
+            values[f"{table}.password"] = _decrypted(path, str(text), environ, say)
+    if options := values.get(_KAFKA_OPTIONS):
+        values[_KAFKA_OPTIONS] = tuple(
+            (name, revealed(text, partial(_decrypted, f"{_KAFKA_OPTIONS}: {name}", environ=environ, say=say)))
+            for name, text in typing.cast(PAIRS, options)
+        )
+
+
+def _password_in(file: Path) -> str:
     try:
-        password = Path(target.password_file).read_text("utf-8")
+        password = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         # not the decoder's own message, which contains the content
-        raise ValueError(f"cannot read spark.password-file {target.password_file}: {why}") from None
+        raise ValueError(f"cannot read {_FILE} {file}: {why}") from None
     password = password.removesuffix("\n").removesuffix("\r")
     if not password:
-        raise ValueError(f"spark.password-file {target.password_file} is empty")
-    return dataclasses.replace(config, target=dataclasses.replace(target, password=password))
+        raise ValueError(f"{_FILE} {file} is empty")
+    return password
 
 
-def _with_upstream_password(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    upstream = config.upstream
-    if not upstream.encrypted_password:
-        return config
-    password = _decrypted(upstream.encrypted_password, environ, say, "spark.upstream.encrypted_password")
-    return dataclasses.replace(config, upstream=dataclasses.replace(upstream, password=password))
-
-
-def _with_kafka_options(config: DrainerConfig, environ: Mapping[str, str], say: Say) -> DrainerConfig:
-    """``config`` with what is encrypted in values of ``spark.kafka-options`` decrypted."""
-    options = config.kafka.options
-    if not any(holds_encrypted(value) for _, value in options):
-        return config
-
-    def plain(name: str, value: str) -> str:
-        return revealed(value, lambda text: _decrypted(text, environ, say, f"spark.kafka-options: {name}"))
-
-    kafka = dataclasses.replace(config.kafka, options=tuple((name, plain(name, value)) for name, value in options))
-    return dataclasses.replace(config, kafka=kafka)
-
-
-def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syncer.to.encrypted_password") -> str:
+def _decrypted(path: str, text: str, environ: Mapping[str, str], say: Say) -> str:
     # only who uses it needs the library
     from pyspark_tidb_binlog.conf.encrypted import SECRET_KEY, decrypted, uses_known_key
 
@@ -164,30 +191,11 @@ def _decrypted(text: str, environ: Mapping[str, str], say: Say, path: str = "syn
     return password
 
 
-def _load(
-    model: type[C],
-    file: Path | None,
-    environ: Mapping[str, str] | None,
-    flags: Mapping[str, object] | None,
-    say: Say,
-    otherwise: Mapping[str, object] = NOTHING,
-) -> C:
-    settings = {setting.path: setting for setting in settings_of(model)}
-    environ = os.environ if environ is None else environ
-    in_file = _from_file(file, settings) if file is not None else {}
-    above = _from_environment(environ, model, settings) | _from_flags(flags or {}, settings)
-    given = in_file | above
-    if model is DrainerConfig:
-        _adjust_switches(given, above, in_file)
-    values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
-    _FILLS[model](values, environ)
-    for note in (*_kept_transactions(above, in_file, given), *notes_on(given, settings)):
-        say(note)
-    return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
+def _adjust_switches(given: Layer, above: Layer, in_file: Layer, say: Say) -> None:
+    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``.
 
-
-def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
-    """Replace other spellings: the deprecated switches, the alias ``pb``, 0 for the default of ``sync-mode``."""
+    Only row operations keep the upstream's transactions, which ``enable-dispatch = false`` asks for.
+    """
     for name in ("dispatch", "detect"):
         enable, disable = f"syncer.enable-{name}", f"syncer.disable-{name}"
         order = ((above, disable), (in_file, disable), (above, enable), (in_file, enable))
@@ -196,19 +204,13 @@ def _adjust_switches(given: Layer, above: Layer, in_file: Layer) -> None:
         given.pop(disable, None)
         if found is not None:
             given[enable] = dataclasses.replace(found, value=bool(found.value) != denied)
-    kept = given.get(DISPATCH)
-    if kept is not None and not kept.value and given.get("syncer.db-type", _MYSQL).value in ("", "mysql", "tidb"):
-        given.setdefault(NET_CHANGE, dataclasses.replace(kept, value=False))
+    kept, to_sql = given.get(_DISPATCH), given.get("syncer.db-type", _MYSQL).value in ("", "mysql", "tidb")
+    if kept is not None and not kept.value and to_sql and _NET_CHANGE not in given:
+        given[_NET_CHANGE] = dataclasses.replace(kept, value=False)
+        say(f"{kept.origin}: this setting keeps the upstream's transactions, so {_NET_CHANGE} is false")
     for path, alias, meaning in (("syncer.db-type", "pb", "file"), ("syncer.to.sync-mode", 0, 1), ("syncer.db-type", "", "mysql")):
         if path in given and given[path].value == alias:
             given[path] = dataclasses.replace(given[path], value=meaning)
-
-
-def _kept_transactions(above: Layer, in_file: Layer, given: Layer) -> list[str]:
-    """The log line for ``enable-dispatch = false``, which sets ``spark.net-change``: only row operations keep the upstream's transactions."""
-    if NET_CHANGE not in given or NET_CHANGE in above or NET_CHANGE in in_file:
-        return []
-    return [f"{given[NET_CHANGE].origin}: this setting keeps the upstream's transactions, so {NET_CHANGE} is false"]
 
 
 def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
@@ -235,9 +237,9 @@ def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
     return found
 
 
-def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping[str, Setting]) -> Layer:
+def _from_environment(environ: Mapping[str, str], model: type[Program], settings: Mapping[str, Setting]) -> Layer:
     ours = {variable_of(path): path for path in settings}
-    theirs = {REAL_PREFIXES[model] + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
+    theirs = {model.PREFIX + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
     found: Layer = {}
     for variable in sorted(environ):
         origin = f"environment variable {variable}"
@@ -256,7 +258,7 @@ def _from_environment(environ: Mapping[str, str], model: type, settings: Mapping
 def _from_flags(flags: Mapping[str, object], settings: Mapping[str, Setting]) -> Layer:
     found: Layer = {}
     for path, value in flags.items():
-        origin, setting = f"flag --{path}", _known(path, settings, "flags")
+        setting = _known(path, settings, origin := f"flag --{path}")
         text = value if isinstance(value, str) else text_of(setting.kind, value)
         found[path] = GivenValue(typed(setting, text, origin, text=True), origin)
     return found
@@ -266,6 +268,67 @@ def _known(path: str, settings: Mapping[str, Setting], origin: str) -> Setting:
     if path in settings:
         return settings[path]
     raise unknown(origin, path, settings)
+
+
+def _notes_on(given: Layer, settings: Mapping[str, Setting]) -> list[str]:
+    """The log lines about the given settings; a value equal to the default counts as not given.
+
+    Raises:
+        ValueError: a value asks for what this release does not have.
+    """
+    notes: dict[str, list[str]] = {}
+    for path, one in given.items():
+        if one.value == settings[path].default:
+            continue
+        why = _no_meaning(path, given, settings)
+        if why:
+            notes.setdefault(why, []).append(path)
+        else:
+            _refuse(path, given, settings)
+    return [f"without effect here: {', '.join(paths)} ({why})" for why, paths in notes.items()] + list(_surprises(given))
+
+
+def _surprises(given: Layer) -> Iterator[str]:
+    """Values that are read as the real Drainer reads them, but hardly ever mean what they say."""
+    schemas = given.get("syncer.ignore-schemas", _NOT_GIVEN)
+    for name in schemas.value:
+        if name != name.strip():
+            yield f"{schemas.origin}: {name!r} begins or ends with a blank, so it matches no database"
+    places = given.get(_CHOSEN_RULES, _NOT_GIVEN).value
+    used = {name for place in places for name in place.binlog_filter_rule}
+    for rule in given.get("syncer.binlog-filter-rule", _NOT_GIVEN).value:
+        if rule.name not in used:
+            yield f"syncer.binlog-filter-rule.{rule.name} has no effect: no [[{_CHOSEN_RULES}]] names it"
+    if any(place.target_schema or place.target_table for place in places):
+        yield f"{_CHOSEN_RULES}: a target has an effect only with Oracle. To rename a table, use [[spark.route]]"
+
+
+def _no_meaning(path: str, given: Layer, settings: Mapping[str, Setting]) -> str:
+    """Why the setting means nothing beside the others; empty: it has a meaning."""
+    setting = settings[path]
+    if setting.targets and _value("syncer.db-type", given, settings) not in setting.targets:
+        named = f"db-type = {' or '.join(map(toml_of, setting.targets))}"
+        return f"only for {'a MySQL-protocol server as the target' if 'mysql' in setting.targets else named}"
+    if setting.by_row and _value("spark.net-change", given, settings):
+        return f"only with spark.net-change = false: {setting.by_row}"
+    if setting.needs and _value(setting.needs, given, settings) == settings[setting.needs].default:
+        return f"only with {setting.needs}"
+    return setting.unread or (_no_meaning(setting.needs, given, settings) if setting.needs else "")
+
+
+def _value(path: str, given: Layer, settings: Mapping[str, Setting]) -> object:
+    return given[path].value if path in given else settings[path].default
+
+
+def _refuse(path: str, layer: Layer, settings: Mapping[str, Setting]) -> None:
+    given = layer[path]
+    if why := OUT.get((path, str(given.value))) or OUT.get((path, "")):
+        raise ValueError(f"{given.origin}: {why}")
+    if path == "syncer.enable-dispatch" and _value("spark.net-change", layer, settings):
+        raise ValueError(
+            f"{given.origin}: enable-dispatch = false keeps the upstream's transactions, but spark.net-change = true joins them. "
+            "Remove spark.net-change (it is then false), or remove enable-dispatch"
+        )
 
 
 def _build(model: type[C], values: Mapping[tuple[str, ...], object]) -> C:

@@ -2,18 +2,23 @@
 
 Promises: pure. An invalid value raises ``ValueError`` in ``__post_init__``, with the setting's name. Paths, types and meanings are those of
 the real Drainer and Pump (drainer.md 3, pump.md 3). Settings that only this project has are in the table ``[spark]``. ``conf.reference``
-writes ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.unsupported`` has the settings that are refused
-or have no effect.
+writes ``docs/settings.md`` and ``conf/*.toml`` from here; a test keeps them equal. ``conf.load`` says which of those that are given have no effect, and
+refuses what is not built.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark_tidb_binlog.conf.kafka_options import refused
-from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Setting, nested, ours, setting, settings_in
+from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Program, Setting, nested, ours, setting, unread
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
+from pyspark_tidb_binlog.conf.unset import fill_drainer, fill_pump
 
+_SQL, _LAKE, _KAFKA = ("mysql", "tidb"), ("lake",), ("kafka",)
+_OTHER_CHECKPOINT, _ROUTES_OF_EVENTS = "syncer.to.checkpoint.type", "syncer.table-migrate-rule"
+_TRANSACTIONS = "spark.atomic-rows bounds a transaction of net changes"
 _LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 _DELTA_SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs", "viewfs")
 
@@ -64,9 +69,11 @@ class SecurityConfig:
     """TLS of one table ``security``; what it means is in ``docs/tls.md``."""
 
     ssl_ca: str = setting("", "PEM file of the trusted CAs; setting it turns TLS on")
-    ssl_cert: str = setting("", "PEM file of this side's certificate chain")
-    ssl_key: str = setting("", "PEM file of its key, without a passphrase")
-    cert_allowed_cn: tuple[str, ...] = setting((), "Common Names, one of which the other side's certificate must have; empty = any")
+    ssl_cert: str = setting("", "PEM file of this side's certificate chain", needs=".ssl-ca")
+    ssl_key: str = setting("", "PEM file of its key, without a passphrase", needs=".ssl-ca")
+    cert_allowed_cn: tuple[str, ...] = setting(
+        (), "Common Names, one of which the other side's certificate must have; empty = any", needs=".ssl-ca"
+    )
 
     def __post_init__(self) -> None:
         names = any(name.strip() for name in self.cert_allowed_cn)
@@ -215,29 +222,38 @@ class ApplyConfig:
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
     parts: int = ours(2, "parallel connections that apply a larger batch")
-    ddl_policy: str = ours("stop", "stop, skip or quarantine (skip under another word) a DDL without which rows could not be held or found")
-    on_finding: str = ours("record", "record or stop, when the target's rows do not match the binlogs")
+    ddl_policy: str = ours(
+        "stop", "stop, skip or quarantine (skip under another word) a DDL without which rows could not be held or found", targets=_SQL
+    )
+    on_finding: str = ours("record", "record or stop, when the target's rows do not match the binlogs", targets=_SQL)
     sql_mode: str = setting(
         "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION",
         "sql_mode of the sessions, always with NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES, without NO_ZERO_DATE and NO_ZERO_IN_DATE; strict modes "
         "hold for DDLs only; modes that change what values mean are refused",
+        targets=_SQL,
     )
     log_row_data: bool = ours(False, "true: logs, errors and progress may show row values, which findings in Delta always have")
     upstream_collation: str = ours("utf8mb4_bin", "the upstream's default collation, with its charset, where a DDL names none")
-    retry_seconds: float = ours(3600.0, "seconds, at least, to retry a transient error (deadlock, lost connection, read-only)")
+    retry_seconds: float = ours(
+        3600.0, "seconds, at least, to retry a transient error (deadlock, lost connection, read-only)", targets=_SQL + _KAFKA
+    )
     checkpoint_schema: str = setting(
         "tidb_binlog",
         "the target's database for checkpoint and spark_* tables",
         "syncer.to.checkpoint.schema",
+        targets=_SQL,
     )
-    lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600")
-    lake_interval: float = ours(1.0, "seconds from a batch of a lake to the next one, at least: each leaves two files; 0 = none")
-    mirror_interval: float = ours(60.0, "seconds between moments of a lake; 0 = as soon as there are changes")
+    lease_timeout: float = ours(30.0, "seconds of silence after which another Drainer may take over, 1 to 3600", targets=_SQL + _LAKE)
+    lake_interval: float = ours(
+        1.0, "seconds from a batch of a lake to the next one, at least: each leaves two files; 0 = none", targets=_LAKE
+    )
+    mirror_interval: float = ours(60.0, "seconds between moments of a lake; 0 = as soon as there are changes", targets=_LAKE)
     reload_interval: float = ours(
         3600.0,
         "a table that a lake sets aside is loaded from spark.upstream: at once, then after so many seconds, then after twice as many, …; 0 = never by itself",
+        targets=_LAKE,
     )
-    lake_json: str = ours("string", "JSON columns of a lake's new tables: string, which any engine reads, or variant")
+    lake_json: str = ours("string", "JSON columns of a lake's new tables: string, which any engine reads, or variant", targets=_LAKE)
     ignore_schemas: tuple[str, ...] = setting(
         ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
         "databases to leave out; wins over replicate-do-*",
@@ -248,28 +264,42 @@ class ApplyConfig:
     ignore_txn_commit_ts: tuple[int, ...] = setting((), "transactions and DDLs to skip: commit_ts, or the number that a refused DDL names")
     replicate_do_table: tuple[TableName, ...] = setting((), "if set, only these tables and replicate-do-db")
     ignore_table: tuple[TableName, ...] = setting((), "tables to leave out; wins over replicate-do-*")
-    case_sensitive: bool = setting(False, "whether case counts in table-migrate-rule")
+    case_sensitive: bool = setting(False, "whether case counts in table-migrate-rule", needs=_ROUTES_OF_EVENTS)
     table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "which tables the rules of binlog-filter-rule apply to")
     binlog_filter_rule: tuple[EventFilterRule, ...] = setting((), "rules that drop kinds of events")
     routes: tuple[TableRoute, ...] = ours((), "other names, fewer columns or rows at a MySQL-protocol target", "route")
     db_type: str = setting("mysql", "kind of target: mysql, tidb, file (or pb), kafka, or lake (ours)", flag="dest-db-type")
-    txn_batch: int = setting(20, "most row operations in a transaction", flag="txn-batch")
-    txn_batch_time: float = ours(0.0, "how long a transaction of txn-batch may take, about; 0 = any time", kind=DURATION)
-    worker_count: int = setting(16, "parallel connections, at most 1024", flag="c")
+    txn_batch: int = setting(20, "most row operations in a transaction", flag="txn-batch", targets=_SQL, by_row=_TRANSACTIONS)
+    txn_batch_time: float = ours(
+        0.0, "how long a transaction of txn-batch may take, about; 0 = any time", kind=DURATION, targets=_SQL, by_row=_TRANSACTIONS
+    )
+    worker_count: int = setting(
+        16, "parallel connections, at most 1024", flag="c", targets=_SQL, by_row="spark.parts is the number of connections for net changes"
+    )
     sync_ddl: bool = setting(True, "false: DDLs are not applied; rows get the target's columns", flag="sync-ddl")
     sync_mode: int = setting(
         1,
         "2: columns that the target lacks are left out; 1: they are an error",
         "syncer.to.sync-mode",
+        targets=_SQL,
     )
-    safe_mode: bool = setting(False, "rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode")
+    safe_mode: bool = setting(
+        False, "rows may be there already: REPLACE, and deletes that may find nothing", flag="safe-mode", targets=_SQL
+    )
     enable_dispatch: bool = setting(
         True,
         "false: one worker keeps the upstream's transactions; net-change is then false unless set",
         flag="enable-dispatch",
+        targets=_SQL,
     )
-    enable_detect: bool = setting(True, "false: operations on one unique key other than the first may change places", flag="enable-detect")
-    net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream")
+    enable_detect: bool = setting(
+        True,
+        "false: operations on one unique key other than the first may change places",
+        flag="enable-detect",
+        targets=_SQL,
+        by_row="two net changes of a row are never applied at the same time",
+    )
+    net_change: bool = ours(True, "apply the net change of a batch; false: every row operation of the upstream", targets=_SQL)
     load_schema_snapshot: bool = setting(
         False,
         "begin with the schemas at the checkpoint, from TiDB's status port",
@@ -280,7 +310,9 @@ class ApplyConfig:
         "mark transactions, and leave out those with channel-id's mark, for replication in both directions",
         flag="loopback-control",
     )
-    channel_id: int = setting(0, "with loopback-control: the same number for both Drainers of a ring", flag="channel-id")
+    channel_id: int = setting(
+        0, "with loopback-control: the same number for both Drainers of a ring", flag="channel-id", needs="syncer.loopback-control"
+    )
     upstream_new_collations: str = ours(
         "auto",
         "true: collations keep their names (upstream first set up by v6.0 or later); false: each becomes a NO PAD _bin; auto: ask spark.upstream, "
@@ -327,7 +359,7 @@ class RelayConfig:
     """The relay log. TOML table ``[syncer.relay]``."""
 
     log_dir: str = setting("", "directory of the relay log; empty = none", flag="relay-log-dir")
-    max_file_size: int = setting(10_485_760, "bytes of a relay log file", flag="relay-max-file-size")
+    max_file_size: int = setting(10_485_760, "bytes of a relay log file", flag="relay-max-file-size", needs=".log-dir")
 
     def __post_init__(self) -> None:
         require(self.max_file_size >= 1, "syncer.relay.max-file-size must be at least 1")
@@ -338,15 +370,15 @@ class CheckpointConfig:
     """Where the checkpoint is kept; its database is ``ApplyConfig.checkpoint_schema``. TOML table ``[syncer.to.checkpoint]``."""
 
     type: str = setting("", "mysql or tidb, with db-type mysql or tidb; file (ours): <data-dir>/savepoint; empty = at the target")
-    table: str = setting("", "name of its table; empty = checkpoint")
-    host: str = setting("", "with type: another server for the checkpoint; empty = the target")
-    port: int = setting(0, "that server's port")
-    user: str = setting("", "the account there")
-    password: str = setting("", "its password", secret=True)
+    table: str = setting("", "name of its table; empty = checkpoint", targets=_SQL)
+    host: str = setting("", "with type: another server for the checkpoint; empty = the target", needs=_OTHER_CHECKPOINT)
+    port: int = setting(0, "that server's port", needs=_OTHER_CHECKPOINT)
+    user: str = setting("", "the account there", needs=_OTHER_CHECKPOINT)
+    password: str = setting("", "its password", secret=True, needs=_OTHER_CHECKPOINT)
     encrypted_password: str = setting(
-        "", "the password, encrypted; wins over password", "syncer.to.checkpoint.encrypted_password", secret=True
+        "", "the password, encrypted; wins over password", "syncer.to.checkpoint.encrypted_password", secret=True, needs=_OTHER_CHECKPOINT
     )
-    security: SecurityConfig = nested("syncer.to.checkpoint.security", SecurityConfig)
+    security: SecurityConfig = nested("syncer.to.checkpoint.security", SecurityConfig, needs=_OTHER_CHECKPOINT)
 
     def __post_init__(self) -> None:
         known = ("", "mysql", "tidb", "file", "kafka", "pb")
@@ -359,7 +391,12 @@ class KafkaConfig:
     """Kafka as a target. TOML table ``[syncer.to]``."""
 
     addrs: str = setting("", "the brokers, host:port,host:port", "syncer.to.kafka-addrs", unset="KAFKA_ADDRS, else 127.0.0.1:9092")
-    version: str = setting("0.8.2.0", "the brokers' version", "syncer.to.kafka-version")
+    version: str = setting(
+        "0.8.2.0",
+        "the brokers' version",
+        "syncer.to.kafka-version",
+        unread="this program asks the brokers which requests they take; Kafka 0.11 to 4 is supported",
+    )
     max_messages: int = setting(1024, "most messages in a request", "syncer.to.kafka-max-messages")
     max_message_size: int = setting(
         1 << 30, "bytes of the largest message; brokers have their own limit", "syncer.to.kafka-max-message-size"
@@ -388,12 +425,36 @@ class FileConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainerConfig:
+class DrainerConfig(Program):
     """The replication stream. ``conf/drainer.toml``."""
 
-    source: SourceConfig = field(default_factory=SourceConfig, metadata={"table": ""})
-    target: TargetConfig = nested("syncer.to", TargetConfig)
-    upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig)
+    PREFIX: ClassVar[str] = "BINLOG_SERVER_"
+    UNREAD: ClassVar[tuple[Setting, ...]] = (
+        unread("detect-interval", 5, "this program reads the list of Pumps for every batch", "detect-interval"),
+        *(
+            Setting(f"syncer.disable-{name}", (), bool, False, f"deprecated: overrides enable-{name}, with the contrary", f"disable-{name}")
+            for name in ("dispatch", "detect")
+        ),
+        unread("syncer.to.merge", False, "spark.net-change says whether the changes of a row are combined"),
+        Setting("syncer.to.zookeeper-addrs", (), str, "", "ZooKeeper, to ask for Kafka's brokers", targets=_KAFKA),
+        *(
+            unread(f"syncer.to.{name}", "", "Oracle is no target")
+            for name in (
+                "oracle-service-name",
+                "oracle-connect-string",
+                "checkpoint.oracle-service-name",
+                "checkpoint.oracle-connect-string",
+            )
+        ),
+        unread(
+            "cache-binlog-count", 8, "spark.max-bytes-per-trigger bounds the bytes that are read ahead", "cache-binlog-count", in_file=False
+        ),
+        unread("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
+    )
+    fill = staticmethod(fill_drainer)
+    source: SourceConfig = nested("", SourceConfig)
+    target: TargetConfig = nested("syncer.to", TargetConfig, targets=_SQL)
+    upstream: UpstreamConfig = nested("spark.upstream", UpstreamConfig, needs="spark.upstream.host")
     apply: ApplyConfig = nested("syncer", ApplyConfig)
     checkpoint_dir: str = ours("var/drainer/spark", "Spark's checkpoint directory", unset="<data-dir>/spark")
     delta_dir: str = ours(
@@ -423,11 +484,11 @@ class DrainerConfig:
     upstream_timeout: float = ours(60.0, "seconds without an answer of PD or the registry (at a start, of a Pump) after which the job ends")
     synced_check_time: int = setting(5, "minutes without a new binlog after which /status says synced", flag="synced-check-time")
     metrics_addr: str = setting("", "host:port or URL of a Prometheus push gateway; empty = none", flag="metrics-addr", in_file=False)
-    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
-    relay: RelayConfig = nested("syncer.relay", RelayConfig)
+    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False, needs="metrics-addr")
+    relay: RelayConfig = nested("syncer.relay", RelayConfig, targets=_SQL)
     checkpoint: CheckpointConfig = nested("syncer.to.checkpoint", CheckpointConfig)
-    kafka: KafkaConfig = nested("syncer.to", KafkaConfig)
-    files: FileConfig = nested("syncer.to", FileConfig)
+    kafka: KafkaConfig = nested("syncer.to", KafkaConfig, targets=_KAFKA)
+    files: FileConfig = nested("syncer.to", FileConfig, targets=("file", "lake"))
 
     @property
     def findings_dir(self) -> str:
@@ -457,9 +518,35 @@ class DrainerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PumpConfig:
+class PumpConfig(Program):
     """A Pump server. ``conf/pump.toml``."""
 
+    PREFIX: ClassVar[str] = "PUMP_"
+    UNREAD: ClassVar[tuple[Setting, ...]] = (
+        unread("storage.slow_write_threshold", 1.0, "the metric binlog_pump_storage_write_binlog_duration_time shows slow writes"),
+        *(
+            unread(f"storage.kv.{name}", default, "the index is RocksDB, not goleveldb")
+            for name, default in (
+                ("block-cache-capacity", 8 << 20),
+                ("block-restart-interval", 16),
+                ("block-size", 4096),
+                ("compaction-L0-trigger", 8),
+                ("compaction-table-size", 64 << 20),
+                ("compaction-total-size", 512 << 20),
+                ("compaction-total-size-multiplier", 8.0),
+                ("write-buffer", 64 << 20),
+                ("write-L0-pause-trigger", 24),
+                ("write-L0-slowdown-trigger", 17),
+            )
+        ),
+        unread("enable-debug", False, 'use log-level = "debug"', "enable-debug", in_file=False),
+        *(
+            unread(name, default, "deprecated in the real Pump too", name, in_file=False)
+            for name, default in (("binlog-file-size", 0), ("enable-binlog-slice", False), ("binlog-slice-size", 0))
+        ),
+        unread("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
+    )
+    fill = staticmethod(fill_pump)
     node_id: str = setting("", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port", flag="node-id")
     addr: str = setting(
         "127.0.0.1:8250",
@@ -507,7 +594,7 @@ class PumpConfig:
         flag="log-file",
     )
     metrics_addr: str = setting("", "host:port or URL of a Prometheus push gateway; empty = none", flag="metrics-addr", in_file=False)
-    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False)
+    metrics_interval: int = setting(15, "seconds between two pushes", flag="metrics-interval", in_file=False, needs="metrics-addr")
     security: SecurityConfig = nested("security", SecurityConfig)
 
     def __post_init__(self) -> None:
@@ -522,48 +609,3 @@ class PumpConfig:
         require("/" not in self.node_id, f"node-id {self.node_id!r} must not contain '/'")
         require(not self.socket or self.socket.startswith("unix://"), f"socket {self.socket!r} is not of the form unix:///path")
         require(self.kv_chan_cap >= 1, "storage.kv_chan_cap must be at least 1")
-
-
-def _unread(path: str, default: object, text: str, *, flag: str = "", in_file: bool = True) -> Setting:
-    return Setting(path, (), type(default), default, text, flag, in_file=in_file)
-
-
-UNREAD: dict[type, tuple[Setting, ...]] = {
-    DrainerConfig: (
-        _unread("detect-interval", 5, "seconds between two looks at the list of Pumps", flag="detect-interval"),
-        _unread("syncer.disable-dispatch", False, "deprecated: overrides enable-dispatch, with the contrary", flag="disable-dispatch"),
-        _unread("syncer.disable-detect", False, "deprecated: overrides enable-detect, with the contrary", flag="disable-detect"),
-        _unread("syncer.to.merge", False, "combine the changes of a row"),
-        _unread("syncer.to.zookeeper-addrs", "", "ZooKeeper, to ask for Kafka's brokers"),
-        _unread("syncer.to.oracle-service-name", "", "Oracle's service"),
-        _unread("syncer.to.oracle-connect-string", "", "Oracle's connect string"),
-        _unread("syncer.to.checkpoint.oracle-service-name", "", "Oracle's service, for the checkpoint"),
-        _unread("syncer.to.checkpoint.oracle-connect-string", "", "Oracle's connect string, for the checkpoint"),
-        _unread("cache-binlog-count", 8, "binlogs in the cache", flag="cache-binlog-count", in_file=False),
-        _unread("log-rotate", "", "deprecated", flag="log-rotate", in_file=False),
-    ),
-    PumpConfig: (
-        _unread("storage.slow_write_threshold", 1.0, "seconds after which a slow write is logged"),
-        _unread("storage.kv.block-cache-capacity", 8 << 20, "goleveldb: bytes of its cache"),
-        _unread("storage.kv.block-restart-interval", 16, "goleveldb: keys between two restarts"),
-        _unread("storage.kv.block-size", 4096, "goleveldb: bytes of a block"),
-        _unread("storage.kv.compaction-L0-trigger", 8, "goleveldb: tables of level 0"),
-        _unread("storage.kv.compaction-table-size", 64 << 20, "goleveldb: bytes of a table"),
-        _unread("storage.kv.compaction-total-size", 512 << 20, "goleveldb: bytes of a level"),
-        _unread("storage.kv.compaction-total-size-multiplier", 8.0, "goleveldb: of a level, compared with the one before"),
-        _unread("storage.kv.write-buffer", 64 << 20, "goleveldb: bytes in memory"),
-        _unread("storage.kv.write-L0-pause-trigger", 24, "goleveldb: tables of level 0 that stop writing"),
-        _unread("storage.kv.write-L0-slowdown-trigger", 17, "goleveldb: tables of level 0 that slow writing down"),
-        _unread("enable-debug", False, "more log lines", flag="enable-debug", in_file=False),
-        _unread("binlog-file-size", 0, "deprecated", flag="binlog-file-size", in_file=False),
-        _unread("enable-binlog-slice", False, "deprecated", flag="enable-binlog-slice", in_file=False),
-        _unread("binlog-slice-size", 0, "deprecated", flag="binlog-slice-size", in_file=False),
-        _unread("log-rotate", "", "deprecated", flag="log-rotate", in_file=False),
-    ),
-}
-"""Settings of the real programs that no field holds: accepted for the sake of their files and command lines."""
-
-
-def settings_of(model: type) -> tuple[Setting, ...]:
-    """Every setting of a configuration type, in the order of its fields; then those that nothing reads."""
-    return (*settings_in(model), *UNREAD.get(model, ()))

@@ -8,11 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.kinds import toml_of, words_for
-from pyspark_tidb_binlog.conf.load import REAL_PREFIXES
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
-from pyspark_tidb_binlog.conf.setting import OURS, Setting, is_named, item_type, settings_in
-from pyspark_tidb_binlog.conf.unsupported import BY_ROW_ONLY, ONLY_FOR, OUT, without_effect
+from pyspark_tidb_binlog.conf.load import OUT
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import OURS, PAIRS, Program, Setting, is_named, item_type, settings_of, text_of, toml_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {"conf/drainer.toml": DrainerConfig, "conf/pump.toml": PumpConfig}
@@ -33,14 +31,14 @@ def default_of(setting: Setting) -> str:
     return "" if shown == "" else f"default: {_plain(setting)}"
 
 
-def example(model: type) -> str:
+def example(model: type[Program]) -> str:
     """The annotated file: every setting with its default."""
     job = "drainer" if model is DrainerConfig else "pump"
     what = "The replication stream" if job == "drainer" else "A Pump server"
     head = (
         f"{what}: `tidb-binlog {job} --config {job}.toml`, in a checkout `./spark-submit.sh {job} --config conf/{job}.toml`. Every setting with its default; a line may be left out. A {job}.toml of "
         f"TiDB Binlog is read as it is; what only this project has stands in [{OURS}]. The environment wins over this file "
-        f"({REAL_PREFIXES[model]}ADDR=0.0.0.0:8249, TIDB_BINLOG__{OURS.upper()}__CLUSTER_ID=7), flags win over both (-addr 0.0.0.0:8249). "
+        f"({model.PREFIX}ADDR=0.0.0.0:8249, TIDB_BINLOG__{OURS.upper()}__CLUSTER_ID=7), flags win over both (-addr 0.0.0.0:8249). "
         "docs/settings.md explains them (`tidb-binlog docs settings`). Generated from conf/model.py: make settings."
     )
     lines, lists = [*_comment(head), ""], []
@@ -70,13 +68,13 @@ def main() -> int:
     return 0
 
 
-def _chapter(title: str, model: type) -> Iterator[str]:
+def _chapter(title: str, model: type[Program]) -> Iterator[str]:
     yield f"\n## {title}"
     unread: dict[str, list[Setting]] = {}
     for table, settings in _tables(model):
         for setting in settings:
-            unread.setdefault(_unread(setting.path), []).append(setting)
-        shown = [setting for setting in settings if not _unread(setting.path)]
+            unread.setdefault(setting.unread, []).append(setting)
+        shown = [setting for setting in settings if not setting.unread]
         if not shown:
             continue
         yield f"\n### {f'`[{table}]`' if table else 'At the top of the file'}\n"
@@ -101,12 +99,7 @@ def _names(setting: Setting) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _unread(path: str) -> str:
-    """Why nothing reads the setting; empty: something does."""
-    return "Oracle is no target" if ONLY_FOR.get(path) == ("oracle",) else without_effect(path) or ""
-
-
-def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
+def _tables(model: type[Program]) -> Iterator[tuple[str, list[Setting]]]:
     """The settings of each table, in the order of the real files; ours last."""
     settings = settings_of(model)
     order = list(dict.fromkeys(sorted((setting.table for setting in settings), key=lambda table: (table == OURS, table))))
@@ -115,44 +108,37 @@ def _tables(model: type) -> Iterator[tuple[str, list[Setting]]]:
 
 
 def _limits(setting: Setting) -> str:
-    path = setting.path
-    if why := _unread(path):
-        return f"without effect here: {why}"
-    if path in ONLY_FOR:
-        return f"{' or '.join(ONLY_FOR[path])} only"
-    if path in BY_ROW_ONLY:
+    if setting.unread:
+        return f"without effect here: {setting.unread}" if setting.fields else ""
+    if setting.targets and "mysql" not in setting.targets:
+        return f"{' or '.join(setting.targets)} only"
+    if setting.by_row:
         return "only with net-change = false"
-    refused = [str(value) for where, value in OUT if where == path]
+    refused = [value for where, value in OUT if where == setting.path and value]
     return f"not built: {', '.join(refused)}" if refused else ""
 
 
 def _plain(setting: Setting) -> str:
-    if isinstance(setting.default, tuple) and isinstance(setting.kind, str):
-        return toml_of(",".join(setting.default))
-    return f"{setting.default:g}s" if _is_duration(setting) else toml_of(setting.default)
-
-
-def _is_duration(setting: Setting) -> bool:
-    return isinstance(setting.kind, str) and isinstance(setting.default, float)
+    return toml_of(text_of(setting.kind, setting.default) if isinstance(setting.kind, str) else setting.default)
 
 
 def _is_table(setting: Setting) -> bool:
-    return item_type(setting.kind) is not None or words_for(setting.kind) == "a table of names and values"
+    return item_type(setting.kind) is not None or setting.kind == PAIRS
 
 
 def _line(setting: Setting) -> str:
     if setting.unset:
         return f"# {setting.name} = {setting.unset}"
-    return f"{setting.name} = {toml_of(_plain(setting)) if _is_duration(setting) else _plain(setting)}"
+    return f"{setting.name} = {_plain(setting)}"
 
 
 def _listed(setting: Setting) -> list[str]:
     """A table of names and values, or an example of a list of tables, which has no line for "none"."""
-    model = item_type(setting.kind)
-    if model is None:
+    item = item_type(setting.kind)
+    if item is None:
         return [f"[{setting.path}]"]
-    header = f"[{setting.path}.NAME]" if is_named(model) else f"[[{setting.path}]]"
-    keys = [one for one in settings_in(model) if one.path != "name"]
+    header = f"[{setting.path}.NAME]" if is_named(item) else f"[[{setting.path}]]"
+    keys = [one for one in settings_of(item) if one.path != "name"]
     return [f"# {header}", *(f"# {one.path} = {toml_of(one.default)}  # {one.help}" for one in keys)]
 
 

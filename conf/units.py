@@ -3,6 +3,7 @@
 Promises: pure; other text raises a ``ValueError`` that shows the valid forms.
 """
 
+import contextlib
 import re
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -47,24 +48,18 @@ def duration_of(text: str) -> float:
 
 def days_or_duration(text: str) -> float:
     """``duration_of`` a text that must be above 0 (``gc``)."""
-    try:
-        seconds = duration_of(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError(f"{text!r} is not a duration above 0: write days as a whole number, or 8h, 1h30m, 90s")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if seconds := duration_of(text):
+            return seconds
+    raise ValueError(f"{text!r} is not a duration above 0: write days as a whole number, or 8h, 1h30m, 90s")
 
 
 def pause_of(text: str) -> float:
     """Seconds: ``200ms``, ``1.5s``; ``0`` is 0."""
-    try:
-        seconds = go_duration(text.strip())
-    except ValueError:
-        seconds = -1.0
-    if seconds < 0:
-        raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if (seconds := go_duration(text.strip())) >= 0:
+            return seconds
+    raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
 
 
 def duration_in_words(seconds: float) -> str:

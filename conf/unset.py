@@ -10,15 +10,12 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-Values = MutableMapping[str, object]
-"""Settings by path; those not set are missing."""
+from pyspark_tidb_binlog.conf.setting import Values
 
 PD_URLS = "http://127.0.0.1:2379"
-DRAINER_DIR = "data.drainer"
-PUMP_DIR = "data.pump"
 KEPT = "tidb-binlog.json"
 """The file in Spark's checkpoint directory with what must not change, or is remembered, from one start to the next (JSON)."""
 KEPT_NODE_ID = "node_id"
@@ -82,14 +79,13 @@ def fill_drainer(values: Values, environ: Mapping[str, str]) -> None:
         ValueError: no value can be found.
     """
     _fill(values, "log-level", lambda: "info")
-    _fill(values, "data-dir", lambda: DRAINER_DIR)
+    _fill(values, "data-dir", lambda: "data.drainer")
     _fill(values, "spark.checkpoint-dir", lambda: f"{values['data-dir']}/spark")
     _fill(values, "spark.delta-dir", lambda: f"{values['data-dir']}/delta")
     _fill(values, "syncer.to.host", lambda: environ.get("MYSQL_HOST") or "localhost")
     _fill(values, "syncer.to.port", lambda: _port(environ.get("MYSQL_PORT", "")))
     _fill(values, "syncer.to.user", lambda: environ.get("MYSQL_USER") or "root")
-    if not (values.get("spark.password-file") or values.get("syncer.to.encrypted_password")):
-        _fill(values, "syncer.to.password", lambda: environ.get("MYSQL_PSWD", ""))
+    _fill(values, "syncer.to.password", lambda: environ.get("MYSQL_PSWD", ""))
     if values.get("syncer.db-type") == "kafka":
         _fill(values, "syncer.to.kafka-addrs", lambda: environ.get("KAFKA_ADDRS") or "127.0.0.1:9092")
     _one_registry(values, "spark.pumps")
@@ -103,7 +99,7 @@ def fill_pump(values: Values, environ: Mapping[str, str]) -> None:
     """Set what is not set and has no constant default."""
     _fill(values, "log-level", lambda: "info")
     _fill(values, "heartbeat-interval", lambda: 2.0)
-    _fill(values, "data-dir", lambda: PUMP_DIR)
+    _fill(values, "data-dir", lambda: "data.pump")
     _one_registry(values, "spark.registry")
     if values["pd-urls"]:
         registry_url(str(values["pd-urls"]), bool(values.get("security.ssl-ca")))

@@ -7,18 +7,18 @@ everything after ``--``. The command checks for packages, Java and Delta's jars 
 Promises: imports the standard library only, so that it can report missing packages. ``parsed`` is pure.
 """
 
-import difflib
 import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program
@@ -159,7 +159,9 @@ def parsed(argv: Sequence[str]) -> Given:
         elif given.job:
             given.options.append(word)
         elif word.startswith("-") and word not in ("-h", "--help", "-V", "--version"):
-            raise ConfigError(f"unknown option {word} before the job; {_meant(name, BEFORE_THE_JOB)}{COMMAND} --help lists the jobs")
+            raise ConfigError(
+                f"unknown option {word} before the job{did_you_mean(name, BEFORE_THE_JOB) or ';'} {COMMAND} --help lists the jobs"
+            )
         else:
             given.job = word
     return given
@@ -192,7 +194,7 @@ def _run(given: Given) -> int:
         print(f"Release Version: {VERSION}")
         return 0
     if given.job not in offered():
-        raise ConfigError(f"there is no job {given.job!r}; {_meant(given.job, offered())}{COMMAND} --help lists them")
+        raise ConfigError(f"there is no job {given.job!r}{did_you_mean(given.job, offered()) or ';'} {COMMAND} --help lists them")
     job = JOBS[given.job]
     if job.spark_with and _is_on(job.spark_with, given.options):
         job = replace(job, packages=(*_SPARK, *job.packages), spark=True)
@@ -333,11 +335,6 @@ def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
         found = DELTA_JARS.place_to_fetch()
         DELTA_JARS.fetch(found, home, environ)
     return found
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def _without(part: str, path: str) -> list[str]:

@@ -29,9 +29,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, RegistryClient
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM, comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.node_look import asked, look
-from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, ddl_lines, finding_lines
-from pyspark_tidb_binlog.jobs.check.recorded_findings import recorded_findings
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, asked, look
+from pyspark_tidb_binlog.jobs.check.recorded_findings import ddl_lines, finding_lines, recorded_findings
 from pyspark_tidb_binlog.jobs.entry.cli import (
     EXIT_FAILED,
     JobParser,
@@ -42,7 +41,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     parser,
     security_of,
 )
-from pyspark_tidb_binlog.jobs.entry.log_lines import line
+from pyspark_tidb_binlog.jobs.entry.logs import line
 from pyspark_tidb_binlog.schemas.durable_file import replace_file
 from pyspark_tidb_binlog.schemas.errors import ConfigError, LeaseHeld, NotUsableYet, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import moment_of

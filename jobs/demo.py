@@ -17,8 +17,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.check.verified_view import TextView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
+from pyspark_tidb_binlog.jobs.check.verify_run import TextView, VerifyRun
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
-from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
-from pyspark_tidb_binlog.jobs.entry.documents import listing, page_named, pages
+from pyspark_tidb_binlog.jobs.entry.documents import page_named, pages, text_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -21,15 +21,9 @@ def main(argv: Sequence[str]) -> int:
     )
     add_switch(options, "--path", what="print the path of the page, or of the directory of all pages")
     given = options.parsed(argv)
-    if not given.page:
-        print(HOME if given.path else listing())
-        return 0
-    page = page_named(given.page)
-    if page is None:
-        near = " or ".join(nearest(given.page, pages()))
-        raise ConfigError(f"there is no page {given.page!r}" + (f"; did you mean {near}?" if near else f"; {COMMAND} docs lists them"))
-    if given.path:
-        print(page)
-    else:
-        sys.stdout.write(page.read_text("utf-8"))
+    text = text_of(given.page)
+    if text is None:
+        raise ConfigError(f"there is no page {given.page!r}{did_you_mean(given.page, pages()) or f'; {COMMAND} docs lists them'}")
+    path = page_named(given.page) if given.page else HOME
+    sys.stdout.write(f"{path}\n" if given.path else text)
     return 0

@@ -7,8 +7,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, VerifiedView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun, patterns_of, record_of
+from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TextView, VerifiedView, VerifyRun, patterns_of, record_of
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session

@@ -38,9 +38,9 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     add_security_flags,
     add_settings,
     add_switch,
+    config_of,
     no_command,
     parser,
-    pump_config,
     run_job,
     security_of,
 )
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     what = {name: words for name, (_, words) in _COMMANDS.items()}
     options = parser("pump", "A Pump server: a durable log of binlogs that a Drainer reads.", what)
     add_settings(options, PumpConfig)
-    config = pump_config(options.parsed(argv))
+    config = config_of(PumpConfig, options.parsed(argv))
     stop = stop_on_signals()
     threading.excepthook = _end_with_the_store
     pump = EmbeddedPump(config).start()

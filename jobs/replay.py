@@ -8,23 +8,22 @@ Promises: files are only read, and binlogs keep the order of the files. A damage
 target differed from the files. No JVM is started.
 """
 
-import argparse
+import contextlib
 import datetime
 import logging
 import os
 import signal
 import sys
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, ClassVar
 
 from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
-from pyspark_tidb_binlog.conf.model import ApplyConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, SWITCH, JobParser, parser, run_job, switched
-from pyspark_tidb_binlog.jobs.entry.logs import move_log, set_level
+from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TargetConfig, require, require_logging
+from pyspark_tidb_binlog.conf.setting import LEVEL, Program, nested, ours, setting
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, config_of, parser, run_job
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import tso
@@ -37,151 +36,167 @@ from pyspark_tidb_binlog.sinks.translate.column_values import ReadBack, process_
 
 _log = logging.getLogger(__name__)
 
-_MOST_WORKERS = 1024
 _RETRY_SECONDS = 60.0
 """How often, and how long, a transaction is retried at least after a transient error."""
 _DATETIME = "%Y-%m-%d %H:%M:%S"
-_TABLES = ("replicate-do-table", "replicate-ignore-table")
-_FILTERS = ("replicate-do-db", "replicate-ignore-db", *_TABLES)
-_SETTINGS: Mapping[str, Any] = {
-    "data-dir": "",
-    "start-datetime": "",
-    "stop-datetime": "",
-    "start-tso": 0,
-    "stop-tso": 0,
-    "txn-batch": 20,
-    "worker-count": 16,
-    "dest-type": "print",
-    "dest-db": {},
-    "replicate-do-db": [],
-    "replicate-do-table": [],
-    "replicate-ignore-db": [],
-    "replicate-ignore-table": [],
-    "log-file": "",
-    "log-level": "info",
-    "safe-mode": False,
-}
-"""Every key of Reparo's file with its default."""
+_FILTERS = ("replicate-do-db", "replicate-ignore-db", "replicate-do-table", "replicate-ignore-table")
 _DEST_TYPES = ("print", "mysql")
-_HELPS: Mapping[str, str] = {
-    "data-dir": "the directory with the binlog files",
-    "start-datetime": "first commit time to replay, 'YYYY-MM-DD hh:mm:ss' in local time",
-    "stop-datetime": "last commit time to replay, in the same form",
-    "start-tso": "first commit_ts to replay; -start-datetime wins",
-    "stop-tso": "last commit_ts to replay; -stop-datetime wins",
-    "dest-type": f"one of: {', '.join(_DEST_TYPES)}; mysql needs [dest-db] in the file of -config",
-    "txn-batch": "with worker-count: a transaction at the target has at most txn-batch * worker-count row operations, as net changes",
-    "worker-count": "factor of txn-batch; all transactions are on one connection",
-    "safe-mode": "for rows that may already be in the target: REPLACE for INSERT, and a DELETE may match no row",
-    "log-file": "the log",
-}
-"""Options by the name of their setting."""
-_VARIABLE = "Reparo_"
-"""The prefix of variables that replace options (drainer.md 14)."""
-_DESTINATION: Mapping[str, Any] = {"host": "127.0.0.1", "port": 3306, "user": "root", "password": "", "socket": ""}
-"""Every key of ``[dest-db]`` with its default; ``socket`` is ours."""
-
-
-class ReplayTarget(Protocol):
-    """Where binlogs go."""
-
-    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
-        """Apply binlogs in their order; all are applied when it returns."""
-
-    @property
-    def standing(self) -> str:
-        """Where a failed replay stopped, and how to continue; empty: there is nothing to add."""
-
-    def close(self) -> None:
-        """Release what it holds; safe to call twice."""
+_CONFIG_VARIABLE = "Reparo_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """What is replayed, and where to."""
+class DestinationConfig:
+    """The server that binlogs are applied to. TOML table ``[dest-db]``."""
 
-    directory: Path
-    wanted: ReplayRange
-    rules: TableFilter
-    dest_type: str
-    destination: TargetConfig | None = None
-    """Set for ``mysql``."""
-    apply: ApplyConfig = field(default_factory=ApplyConfig)
+    host: str = setting("", "the server's host; empty = 127.0.0.1")
+    port: int = setting(3306, "its port")
+    user: str = setting("root", "the account that writes")
+    password: str = setting("", "its password", secret=True)
+    socket: str = setting("", "the server's Unix socket (ours); wins over host and port")
+
+    def __post_init__(self) -> None:
+        require(0 < self.port < 1 << 16, f"dest-db.port: {self.port} is not a port, 1 to 65535")
 
 
-class Printer(ReplayTarget):
-    """Prints binlogs as Reparo does."""
+@dataclass(frozen=True, slots=True)
+class ReplayConfig(Program):
+    """What is replayed, and where to: Reparo's settings."""
 
-    def __init__(self, to: BinaryIO) -> None:
-        self._to = to
+    PREFIX: ClassVar[str] = "Reparo_"
+    data_dir: str = setting("", "the directory with the binlog files", flag="data-dir")
+    start_datetime: str = setting("", "first commit time to replay, 'YYYY-MM-DD hh:mm:ss' in local time", flag="start-datetime")
+    stop_datetime: str = setting("", "last commit time to replay, in the same form", flag="stop-datetime")
+    start_tso: int = setting(0, "first commit_ts to replay; -start-datetime wins", flag="start-tso")
+    stop_tso: int = setting(0, "last commit_ts to replay; -stop-datetime wins", flag="stop-tso")
+    dest_type: str = setting("print", f"one of: {', '.join(_DEST_TYPES)}; mysql needs [dest-db]", flag="dest-type")
+    to: DestinationConfig = nested("dest-db", DestinationConfig)
+    txn_batch: int = setting(
+        20, "with worker-count: a transaction has at most txn-batch * worker-count row operations, as net changes", flag="txn-batch"
+    )
+    worker_count: int = setting(16, "factor of txn-batch, at most 1024; all transactions are on one connection", flag="c")
+    safe_mode: bool = setting(
+        False, "for rows that may already be in the target: REPLACE for INSERT, and a DELETE may match no row", flag="safe-mode"
+    )
+    replicate_do_db: tuple[str, ...] = setting((), "if set, only these databases and replicate-do-table")
+    replicate_do_table: tuple[TableName, ...] = setting((), "if set, only these tables and replicate-do-db")
+    replicate_ignore_db: tuple[str, ...] = setting((), "databases to leave out")
+    replicate_ignore_table: tuple[TableName, ...] = setting((), "tables to leave out")
+    log_file: str = setting("", "the log", flag="log-file")
+    log_level: str = setting("info", "debug, info, warn, error or fatal", flag="L", kind=LEVEL)
+    log_format: str = ours("text", "text: lines as TiDB's tools write them, or json: one object per line")
 
-    def take_all(self, binlogs: Iterable[pb.Binlog]) -> None:
-        """Print of each its DDL, or its row changes."""
-        for binlog in binlogs:
-            self._to.write(b"".join(line + b"\n" for line in printed(binlog)))
+    def __post_init__(self) -> None:
+        require_logging(self.log_level, self.log_format)
+        for name, tables in (("replicate-do-table", self.replicate_do_table), ("replicate-ignore-table", self.replicate_ignore_table)):
+            require(all(one.db_name and one.tbl_name for one in tables), f"give each [[{name}]] a db-name and a tbl-name")
+        require(bool(self.data_dir), "data-dir is not set: give the directory of a Drainer's file sink (-data-dir DIR)")
+        require(self.dest_type in _DEST_TYPES, f"dest-type is {self.dest_type!r}; this release can replay to: {', '.join(_DEST_TYPES)}")
+        require(
+            self.dest_type == "print" or self.to != DestinationConfig(),
+            "dest-type is 'mysql', but the file of -config has no [dest-db]: add it, with host, port, user and password",
+        )
+        require(self.txn_batch >= 1, "txn-batch must be at least 1")
+        require(1 <= self.worker_count <= 1024, "worker-count must be 1 to 1024")
 
     @property
-    def standing(self) -> str:
-        """What was printed says it."""
-        return ""
+    def wanted(self) -> ReplayRange:
+        """The commit_ts to replay."""
+        return ReplayRange(_moment(self.start_datetime) or self.start_tso, _moment(self.stop_datetime) or self.stop_tso)
 
-    def close(self) -> None:
-        """Nothing is held back."""
-        self._to.flush()
+    @property
+    def rules(self) -> TableFilter:
+        """The tables to replay."""
+        wanted, ignored = (
+            tuple((one.db_name, one.tbl_name) for one in named) for named in (self.replicate_do_table, self.replicate_ignore_table)
+        )
+        try:
+            return TableFilter(self.replicate_do_db, self.replicate_ignore_db, wanted, ignored)
+        except ConfigError as error:
+            # It names the Drainer's settings, two of which have other names here.
+            raise ConfigError(f"one of {', '.join(_FILTERS)}: {str(error).partition(': ')[2]}") from error
 
+    @property
+    def destination(self) -> TargetConfig:
+        """The server; without a password in the file, that of the environment counts."""
+        password = self.to.password or os.environ.get(variable_of(PASSWORD), "")
+        return TargetConfig(self.to.host or "127.0.0.1", self.to.port, self.to.user, password, socket=self.to.socket)
 
-def _printer(_: ReplaySettings) -> ReplayTarget:
-    return Printer(sys.stdout.buffer)
-
-
-def _database(settings: ReplaySettings) -> MySQLReplay:
-    assert settings.destination is not None
-    return MySQLReplay(settings.destination, settings.apply, max(settings.wanted.start_ts - 1, 0), ReadBack(process_zone()))
-
-
-TARGETS: Mapping[str, Callable[[ReplaySettings], ReplayTarget]] = dict(zip(_DEST_TYPES, (_printer, _database), strict=True))
-"""By ``dest-type``."""
+    @property
+    def apply(self) -> ApplyConfig:
+        """How binlogs are applied to the server."""
+        return ApplyConfig(
+            drainer="replay",
+            txn_batch=self.txn_batch,
+            worker_count=self.worker_count,
+            safe_mode=self.safe_mode,
+            retry_seconds=_RETRY_SECONDS,
+        )
 
 
 def main(argv: Sequence[str]) -> int:
     """Replay and end; SIGTERM ends it as Ctrl-C does, so that it says where the next one goes on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = settings_of_replay(given_to_replay(argv, os.environ))
-    target = TARGETS[settings.dest_type](settings)
-    try:
-        count = replay(settings, target)
-    except BaseException:
-        if target.standing:
-            print(target.standing, file=sys.stderr)
-        raise
-    finally:
-        target.close()
-    _log.info("%d binlogs of %s were replayed", count, settings.directory)
-    return _told(target.done) if isinstance(target, MySQLReplay) else 0
+    config = replay_config(argv)
+    if config.dest_type == "print":
+        replay(config, partial(print_all, sys.stdout.buffer))
+        return 0
+    with contextlib.closing(
+        MySQLReplay(config.destination, config.apply, max(config.wanted.start_ts - 1, 0), ReadBack(process_zone()))
+    ) as target:
+        try:
+            replay(config, target.take_all)
+        except BaseException:
+            if target.standing:
+                print(target.standing, file=sys.stderr)
+            raise
+    return _told(target.done)
 
 
-def replay(settings: ReplaySettings, target: ReplayTarget) -> int:
-    """Give ``target`` the binlogs that pass the range and the filters; returns their number.
+def print_all(to: BinaryIO, binlogs: Iterable[pb.Binlog]) -> None:
+    """Print of each binlog its DDL, or its row changes, as Reparo does."""
+    for binlog in binlogs:
+        to.write(b"".join(line + b"\n" for line in printed(binlog)))
+    to.flush()
+
+
+def replay_config(argv: Sequence[str]) -> ReplayConfig:
+    """The settings from the command line, the variables and the file.
+
+    Raises:
+        ConfigError: one is wrong, unknown or missing.
+    """
+    options = parser("replay", "Reparo: replays the files that a Drainer's file sink wrote.")
+    add_settings(options, ReplayConfig)
+    given = options.parsed(argv)
+    given.config = given.config or (Path(os.environ[_CONFIG_VARIABLE]) if os.environ.get(_CONFIG_VARIABLE) else None)
+    return config_of(ReplayConfig, given)
+
+
+def replay(config: ReplayConfig, take_all: Callable[[Iterable[pb.Binlog]], None]) -> None:
+    """Give ``take_all`` the binlogs that pass the range and the filters, in their order.
 
     Raises:
         ConfigError: there are no binlogs at all.
     """
-    count = 0
-    if not files_in(settings.directory):
+    count, directory = 0, Path(config.data_dir)
+    wanted, rules = config.wanted, config.rules
+    if not directory.is_dir():
+        raise ConfigError(f"data-dir {directory} is not a directory")
+    if not files_in(directory):
         raise ConfigError(
-            f"data-dir {settings.directory} holds no binlog files (binlog-…): name the directory of the Drainer's setting syncer.to.dir"
+            f"data-dir {directory} holds no binlog files (binlog-…): name the directory of the Drainer's setting syncer.to.dir"
         )
 
     def chosen() -> Iterator[pb.Binlog]:
         nonlocal count
-        for binlog in binlogs_in(settings.directory, settings.wanted):
-            found = kept(binlog, settings.rules)
+        for binlog in binlogs_in(directory, wanted):
+            found = kept(binlog, rules)
             if found is not None:
                 yield found
                 count += 1
 
-    target.take_all(chosen())
-    return count
+    take_all(chosen())
+    _log.info("%d binlogs of %s were replayed", count, directory)
 
 
 def _told(done: Replayed) -> int:
@@ -201,116 +216,6 @@ def _told(done: Replayed) -> int:
             file=sys.stderr,
         )
     return EXIT_FAILED if done.findings or done.left_out else 0
-
-
-def given_to_replay(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """The options; a variable replaces an option that is not given."""
-    set_by = ((name, environ.get(_VARIABLE + name.upper().replace("-", "_"), "")) for name in ("config", "c", "L", "log-level", *_HELPS))
-    return _options().parsed([*(f"-{name}={value}" for name, value in set_by if value), *argv])
-
-
-def settings_of_replay(given: argparse.Namespace) -> ReplaySettings:
-    """The settings from the options and the file that they name.
-
-    Raises:
-        ConfigError: one is wrong, unknown or missing.
-    """
-    values = dict(_SETTINGS) | (_from_file(given.config) if given.config else {})
-    values |= {name: value for name, value in vars(given).items() if name in _SETTINGS and value is not None}
-    if not values["data-dir"]:
-        raise ConfigError("data-dir is not set: give the directory of a Drainer's file sink (-data-dir DIR)")
-    directory = Path(values["data-dir"])
-    if not directory.is_dir():
-        raise ConfigError(f"data-dir {directory} is not a directory")
-    if values["dest-type"] not in TARGETS:
-        raise ConfigError(f"dest-type is {values['dest-type']!r}; this release can replay to: {', '.join(TARGETS)}")
-    destination, apply = _destination(values), _apply_settings(values)
-    set_level(values["log-level"])
-    if values["log-file"]:
-        try:
-            move_log(Path(values["log-file"]))
-        except OSError as error:
-            raise ConfigError(f"cannot write log-file {values['log-file']}: {error.strerror}") from error
-    start, stop = (_moment(values[f"{end}-datetime"]) or values[f"{end}-tso"] for end in ("start", "stop"))
-    tables = {name: tuple((t["db-name"], t["tbl-name"]) for t in values[name]) for name in _TABLES}
-    try:
-        rules = TableFilter(
-            tuple(values["replicate-do-db"]),
-            tuple(values["replicate-ignore-db"]),
-            tables["replicate-do-table"],
-            tables["replicate-ignore-table"],
-        )
-    except ConfigError as error:
-        # It names the Drainer's settings, two of which have other names here.
-        raise ConfigError(f"one of {', '.join(_FILTERS)}: {str(error).partition(': ')[2]}") from error
-    return ReplaySettings(directory, ReplayRange(start, stop), rules, values["dest-type"], destination, apply)
-
-
-def _destination(values: Mapping[str, Any]) -> TargetConfig | None:
-    if values["dest-type"] != "mysql":
-        return None
-    given = values["dest-db"]
-    if not given:
-        raise ConfigError("dest-type is 'mysql', but the file of -config has no [dest-db]: add it, with host, port, user and password")
-    for name, value in given.items():
-        _known(f"[dest-db] {name}", name, value, _DESTINATION, "a replay's [dest-db]")
-    found = dict(_DESTINATION) | given
-    if not 0 < found["port"] < 1 << 16:
-        raise ConfigError(f"[dest-db] port is {found['port']}: give a port, 1 to 65535")
-    password = found["password"] or os.environ.get(variable_of(PASSWORD), "")
-    return TargetConfig(host=found["host"], port=found["port"], user=found["user"], password=password, socket=found["socket"])
-
-
-def _apply_settings(values: Mapping[str, Any]) -> ApplyConfig:
-    batch, workers = values["txn-batch"], values["worker-count"]
-    if batch < 1:
-        raise ConfigError("txn-batch must be at least 1")
-    if not 1 <= workers <= _MOST_WORKERS:
-        raise ConfigError(f"worker-count must be 1 to {_MOST_WORKERS}")
-    return ApplyConfig(
-        drainer="replay",
-        txn_batch=batch,
-        worker_count=workers,
-        safe_mode=values["safe-mode"],
-        retry_seconds=_RETRY_SECONDS,
-    )
-
-
-def _known(where: str, name: str, value: object, known: Mapping[str, Any], of: str) -> None:
-    """``ConfigError`` for a key that does not exist, or a value of another type than its default."""
-    if name not in known:
-        near = get_close_matches(name, known, 1)
-        raise ConfigError(f"{where} is not a setting of {of}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if type(value) is not type(known[name]):
-        shown = "the given value" if name == "password" else repr(value)
-        raise ConfigError(f"{where} is {shown}: give a value of type {type(known[name]).__name__}")
-
-
-def _options() -> JobParser:
-    options = parser("replay", "Reparo: replays the files that a Drainer's file sink wrote.")
-    options.add_argument("-config", "--config", type=Path, metavar="FILE", help="settings in TOML, as Reparo's")
-    for name, words in _HELPS.items():
-        kind = type(_SETTINGS[name])
-        flags = [f"-{name}", f"--{name}", *(["-c"] if name == "worker-count" else [])]
-        if kind is bool:
-            options.add_argument(*flags, dest=name, type=switched, metavar=SWITCH, help=words)
-        else:
-            options.add_argument(*flags, dest=name, type=kind, metavar="VALUE", help=words)
-    options.add_argument("-L", "--log-level", dest="log-level", metavar="LEVEL", help="debug, info, warn or error (default: info)")
-    return options
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    for name, value in found.items():
-        _known(f"{path}: {name}", name, value, _SETTINGS, "a replay")
-    for name in _TABLES:
-        if any(set(table) != {"db-name", "tbl-name"} for table in found.get(name, ())):
-            raise ConfigError(f"{path}: give each [[{name}]] a db-name and a tbl-name, and no other key")
-    return found
 
 
 def _moment(text: str) -> int:

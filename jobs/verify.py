@@ -14,11 +14,9 @@ from typing import Any
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
 from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.node_look import rest
+from pyspark_tidb_binlog.jobs.check.node_report import rest
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
-from pyspark_tidb_binlog.jobs.check.table_repairs import TableRepairs
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView
-from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun, patterns_of, record_of
+from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TableRepairs, TextView, VerifyRun, patterns_of, record_of
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, drainer_config, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark_tidb_binlog.conf.entry import COMMAND, document
 from pyspark_tidb_binlog.conf.units import duration_in_words
-from pyspark_tidb_binlog.schemas.remarks import Remark
+from pyspark_tidb_binlog.schemas.remarks import Remark, some
 
 LAG_SECONDS = 60.0
 STILL_SECONDS = 120.0
@@ -284,8 +284,7 @@ def _differs(facts: Facts) -> str | None:
     found = facts.verified
     if found is None:
         return None
-    more = f" and {len(found.differing) - _NAMED} more" if len(found.differing) > _NAMED else ""
-    return found.differing and f"{', '.join(found.differing[:_NAMED])}{more} differ from the upstream ({found.rows:,} rows)" or ""
+    return found.differing and f"{some(found.differing, _NAMED)} differ from the upstream ({found.rows:,} rows)" or ""
 
 
 # fmt: off

@@ -1,5 +1,6 @@
 """A remark of ``--check``: something that an operator should know before a stream starts. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -30,3 +31,8 @@ def hinders(where: str, what: str, todo: str) -> Remark:
 def note(where: str, what: str, todo: str = "") -> Remark:
     """A remark on what is worth knowing."""
     return Remark(False, where, what, todo)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first ``most`` of the names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

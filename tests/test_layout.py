@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 
 import pyspark_tidb_binlog
 import pyspark_tidb_binlog.lake
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.schemas import errors
 

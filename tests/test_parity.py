@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from tests.support.parity_page import OUT, PAGE, ROOT, page, sections, shown
 

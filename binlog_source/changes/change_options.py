@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark_tidb_binlog.binlog_source.source.options import FORMAT, PROTOCOL, names_of_options, options_of
-from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.setting import nearest
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable, NamedTables
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates
 from pyspark_tidb_binlog.schemas.errors import ConfigError

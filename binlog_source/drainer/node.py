@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import DRAINER_TRANSITIONS, Action, Registration, advertised, last_state
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
-from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, StreamControls, StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, ServedStream
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods, StreamCall
 from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
@@ -47,8 +47,7 @@ class DrainerNode:
         node_id: str,
         addr: str,
         advertise_addr: str,
-        sight: StreamSight,
-        controls: StreamControls,
+        stream: ServedStream,
         *,
         synced_check_seconds: float = SYNCED_CHECK_SECONDS,
         told: Callable[[NodeState], None] = lambda state: None,
@@ -60,10 +59,9 @@ class DrainerNode:
         self._node_id = node_id
         self._addr = addr
         self._advertise_addr = advertise_addr
-        self._sight = sight
-        self._controls = controls
+        self._stream = stream
         self._told = told
-        self._pages = DrainerPages(node_id, sight, self.act, controls, synced_check_seconds)
+        self._pages = DrainerPages(node_id, stream, self.act, synced_check_seconds)
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
         """The host:port at which others reach it, once started."""
@@ -92,7 +90,7 @@ class DrainerNode:
             except ConfigError:
                 self._server.stop(0)
                 raise
-            self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._sight.commit_ts)
+            self._registration = Registration(self._registry, DRAINERS, self._node_id, self.address, self._stream.commit_ts)
         self._server.serve(Methods(stream={NOTIFY.encode(): self._notify}, http=self._pages.answer, max_request=_LARGEST_REQUEST))
         self._register(NodeState.ONLINE)
         self._heartbeat = PeriodicTask(f"Drainer {self._node_id} heartbeat", HEARTBEAT, self._beat)
@@ -111,9 +109,9 @@ class DrainerNode:
                 return before.value
             try:
                 if action is Action.RESUME:
-                    self._controls.resume()
+                    self._stream.resume()
                 else:
-                    self._controls.pause()
+                    self._stream.pause()
             except OSError as error:
                 _log.warning("Drainer %s stays %s, because %s failed: %s", self._node_id, before.value, action, error)
                 raise ReplicationError(f"Drainer {self._node_id} stays {before.value}, because {action} failed: {error}") from error
@@ -139,16 +137,16 @@ class DrainerNode:
     def _beat(self) -> None:
         with self._changing:
             try:
-                self._controls.keep()
+                self._stream.keep()
             except OSError as error:
                 _log.warning(
                     "Drainer %s is registered as %s, but its stream may be in another state: %s", self._node_id, self._state.value, error
                 )
-            if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._controls.resting():
+            if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._stream.resting():
                 if self._state is NodeState.PAUSING:
                     self._become(NodeState.PAUSED)
                 else:
-                    self._controls.end()
+                    self._stream.end()
             state = self._state
         self._register(state)
 

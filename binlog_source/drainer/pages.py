@@ -45,8 +45,8 @@ SYNCED_CHECK_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSight:
-    """What the pages show of the stream. The functions are called from several threads and must be quick."""
+class ServedStream:
+    """What a node shows of its stream, and what it can do with the stream. The functions are called from several threads and must be quick."""
 
     commit_ts: Callable[[], int]
     """Everything up to here is in the target; 0 = unknown."""
@@ -60,11 +60,6 @@ class StreamSight:
     """What the page shows, with the figures behind a second since 1970."""
     document: Callable[[str], str | None]
     """The text of a document by its name, the list for an empty one; None: there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamControls:
-    """What the node can do with its stream."""
 
     pause: Callable[[], None]
     """Have no further batch begin; returns at once. It and ``resume`` raise OSError where nothing has changed."""
@@ -111,13 +106,10 @@ def _after(query: str) -> int:
 class DrainerPages:
     """``answer`` is the handler of the RPC server."""
 
-    def __init__(
-        self, node_id: str, sight: StreamSight, act: Callable[[Action], str], controls: StreamControls, synced_check_seconds: float
-    ) -> None:
+    def __init__(self, node_id: str, stream: ServedStream, act: Callable[[Action], str], synced_check_seconds: float) -> None:
         """``act`` performs an action. It returns "", or the name of the state in which the action is refused, and raises if the action fails."""
-        self._controls = controls
         self._node_id = node_id
-        self._sight = sight
+        self._stream = stream
         self._act = act
         self._synced_check_seconds = synced_check_seconds
 
@@ -131,13 +123,13 @@ class DrainerPages:
             case ["state", node_id, action]:
                 return self._only("PUT", request, lambda: self._change(node_id, action))
             case ["metrics"]:
-                return self._only("GET", request, lambda: HttpResponse(body=self._sight.metrics(), content_type=CONTENT_TYPE))
+                return self._only("GET", request, lambda: HttpResponse(body=self._stream.metrics(), content_type=CONTENT_TYPE))
             case ["progress"]:
-                return self._only("GET", request, lambda: json_answer(self._sight.progress()))
+                return self._only("GET", request, lambda: json_answer(self._stream.progress()))
             case [""]:
                 return self._only("GET", request, page)
             case ["page.json"]:
-                return self._only("GET", request, lambda: replace(json_answer(self._sight.page(_after(request.query))), headers=_FRESH))
+                return self._only("GET", request, lambda: replace(json_answer(self._stream.page(_after(request.query))), headers=_FRESH))
             case ["docs", *names]:
                 return self._only("GET", request, lambda: self._document("/".join(names)))
             case ["rest", seconds]:
@@ -151,31 +143,31 @@ class DrainerPages:
         return make() if request.method == method else NOT_ALLOWED
 
     def _document(self, name: str) -> HttpResponse:
-        text = self._sight.document(name)
+        text = self._stream.document(name)
         return HttpResponse(body=text.encode(), headers=_NO_GUESSES) if text is not None else NOT_FOUND
 
     def _status(self) -> HttpResponse:
-        positions = self._sight.pump_positions()
+        positions = self._stream.pump_positions()
         if positions is None:
             return json_answer({"PumpPos": None, "Synced": False, "LastTS": 0, "TsMap": ""})
-        synced = time.monotonic() - self._sight.applied_at() > self._synced_check_seconds
-        return json_answer({"PumpPos": dict(positions), "Synced": synced, "LastTS": self._sight.commit_ts(), "TsMap": ""})
+        synced = time.monotonic() - self._stream.applied_at() > self._synced_check_seconds
+        return json_answer({"PumpPos": dict(positions), "Synced": synced, "LastTS": self._stream.commit_ts(), "TsMap": ""})
 
     def _commit_ts(self) -> HttpResponse:
-        return node_answer("get drainer's latest ts success!", SUCCESS, {"ts": self._sight.commit_ts()})
+        return node_answer("get drainer's latest ts success!", SUCCESS, {"ts": self._stream.commit_ts()})
 
     def _rest(self, seconds: str) -> HttpResponse:
         if not (seconds.isascii() and seconds.isdigit() and int(seconds) <= _MOST_REST):
             return node_answer(f"{seconds} is no number of seconds from 0 to {_MOST_REST}", OTHER_ERROR)
         try:
-            self._controls.rest(float(seconds))
+            self._stream.rest(float(seconds))
         except OSError as error:
             return node_answer(str(error), OTHER_ERROR)
         return node_answer(f"no batch begins for {seconds} s", SUCCESS)
 
     def _reload(self, names: str) -> HttpResponse:
         try:
-            self._controls.reload(names)
+            self._stream.reload(names)
         except ReplicationError as error:
             return node_answer(str(error), OTHER_ERROR)
         return node_answer(

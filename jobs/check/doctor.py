@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -23,11 +23,10 @@ from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import duration_in_words
 from pyspark_tidb_binlog.conf.version import VERSION
-from pyspark_tidb_binlog.jobs.check.node_look import Question, asked, drainer_of
-from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, finding_lines
-from pyspark_tidb_binlog.jobs.check.preflight import TargetCheck, TargetSeen, UpstreamCheck
-from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
-from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, Question, asked, drainer_of
+from pyspark_tidb_binlog.jobs.check.preflight import TargetSeen, lacking_rights
+from pyspark_tidb_binlog.jobs.check.recorded_findings import finding_lines, open_findings
+from pyspark_tidb_binlog.jobs.check.upstream_checks import HistorySeen, PumpsSeen, UpstreamSight, ask_pumps, read_history, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
@@ -38,6 +37,7 @@ from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import physical_ms
 from pyspark_tidb_binlog.schemas.remarks import Remark
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
+from pyspark_tidb_binlog.sinks.mysql.lease import LeaseRow
 from pyspark_tidb_binlog.sinks.mysql.session import connect
 from pyspark_tidb_binlog.sinks.verify.verification_table import verified_at
 
@@ -86,25 +86,127 @@ def _line(mark: str, check: Check, words: str) -> str:
     return f"{mark:<9} {check.value:<12} {plain(words)}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pumps:
-    """What the registry and the Pumps answer."""
-
-    cluster_id: int
-    pumps: tuple[PumpFacts, ...]
-    gc_ts: Mapping[str, int]
-    unread: Callable[[int], Mapping[str, str]]
-    """``UpstreamCheck.unread``."""
+_Server = tuple[TargetSeen, LeaseRow | None, tuple[Remark, ...] | None]
+"""The target, who holds its lease, and what the account lacks, if the DDL history names the databases."""
 
 
 @dataclass(frozen=True, slots=True)
-class _History:
-    """What the TiDB servers answer."""
+class _Answers:
+    """What everybody has answered, or why they have not; ``target`` and ``account`` None: there is none."""
 
-    jobs: int
-    sight: UpstreamSight
-    versions: Mapping[str, str]
-    silent: tuple[str, ...] | None
+    config: DrainerConfig
+    drainer: NodeReport | str | None
+    pumps: tuple[PumpsSeen, Mapping[str, str]] | str
+    """With the metrics of each Pump that serves the stream, or why it does not show them."""
+    history: HistorySeen | str
+    disks: tuple[Disk, ...] | str
+    findings: tuple[int, str] | str
+    verified: Verified | str | None
+    target: _Server | str | None
+    account: tuple[Remark, ...] | str | None
+
+    def examined(self) -> Examined:
+        """All of it together."""
+        facts, at = self._stream()
+        seen, held, rights = self.target if isinstance(self.target, tuple) else (None, None, None)
+        is_own = held is not None and held.words.startswith(f"drainer {self.config.apply.drainer!r} ")
+        facts = replace(
+            facts,
+            silent=facts.silent or (facts.silent if isinstance(self.history, str) else self.history.silent),
+            registry=self.pumps if isinstance(self.pumps, str) else "",
+            pumps=self._all_pumps(facts.pumps or (), at) or None,
+            history=self.history if isinstance(self.history, str) else "",
+            target="" if isinstance(self.target, tuple) else self.target,
+            lease=None if seen is None else held.words if held is not None and not is_own else "",
+            rights=self.account if isinstance(self.account, tuple) else rights,
+            disks=self._here or None,
+            versions=tuple(self._unsupported()),
+            # The Drainer looks from time to time.
+            verified=self.verified if isinstance(self.verified, Verified) else facts.verified,
+        )
+        beside = {Check.DISK, Check.VERIFIED}
+        if self.target is None:
+            beside |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
+        if self._is_real:
+            beside.add(Check.FINDINGS)
+        return Examined(facts, self._words(facts, seen, held), frozenset(beside))
+
+    @property
+    def _here(self) -> tuple[Disk, ...]:
+        """The disks; none: the Drainer runs on another machine, or has never run."""
+        return self.disks if isinstance(self.disks, tuple) else ()
+
+    @property
+    def _is_real(self) -> bool:
+        """Whether a real Drainer answers, which says less."""
+        return isinstance(self.drainer, NodeReport) and not self.drainer.trouble and not self.drainer.progress
+
+    @property
+    def _tidb(self) -> Mapping[str, str]:
+        return {} if isinstance(self.history, str) else self.history.versions
+
+    def _stream(self) -> tuple[Facts, int]:
+        """What the Drainer says, and its position; if it does not answer, what it has left behind."""
+        now, said = time.time(), self.drainer
+        trouble = said.trouble if isinstance(said, NodeReport) else said
+        if isinstance(said, NodeReport) and not trouble:
+            progress = said.seen(now)
+            return replace(facts_of(progress), findings=None if self._is_real else progress.findings), progress.resolved_ts
+        at = self.target[0].commit_ts if isinstance(self.target, tuple) else 0
+        number, newest = (None, "") if isinstance(self.findings, str) else self.findings
+        is_other, lag = isinstance(said, NodeReport) and said.is_other, age_of(at, now) if at else None
+        silent, other = (None, trouble) if is_other else (trouble, None)
+        return Facts(drainer=silent, other=other, lag_seconds=lag, findings=number, newest_finding=newest), at
+
+    def _all_pumps(self, of_stream: Sequence[PumpFacts], at: int) -> tuple[PumpFacts, ...]:
+        """The Pumps as they answer here, and as the stream sees them. ``at``: the stream's position."""
+        if isinstance(self.pumps, str):
+            return tuple(of_stream)
+        (seen, pages), others = self.pumps, {pump.name: pump for pump in of_stream}
+        joined, unread, unfit = [], seen.unread(at) if at else {}, seen.unfit
+        for name in sorted({*seen.addresses, *seen.states}):
+            other, page = others.pop(name, PumpFacts(name)), pages.get(name, "")
+            trouble = unfit.get(name) or unread.get(name) or other.trouble
+            ahead, disk = _ahead(at, gc_ts_in(page)), _disk_in(name, page)
+            joined.append(PumpFacts(name, seen.states.get(name, ""), trouble, other.lag_seconds, ahead, disk))
+        return (*joined, *others.values())
+
+    def _unsupported(self) -> Iterator[str]:
+        if self._here:
+            needs: tuple[Callable[[], None], ...] = (partial(require_java, *java_of(os.environ)), partial(require_spark, _spark() or "4.2"))
+            for require in needs:
+                try:
+                    require()
+                except ConfigError as error:
+                    yield str(error)
+        for server, version in self._tidb.items():
+            match = _TIDB.search(version)
+            if match is not None and (int(match[1]), int(match[2])) > _LAST_TIDB:
+                yield f"TiDB {server} is {version}, which writes no binlog"
+
+    def _words(self, facts: Facts, seen: TargetSeen | None, held: LeaseRow | None) -> dict[Check, str]:
+        pumps, db_type = facts.pumps or (), self.config.apply.db_type
+        lag = "nothing is applied yet" if facts.lag_seconds is None else f"{duration_in_words(facts.lag_seconds)} behind"
+        versions = [f"this program {VERSION}"]
+        if self._here:
+            versions += [f"Java {java_of(os.environ)[1] or 'of an unknown version'}", f"Spark {_spark() or 'not installed here'}"]
+        versions += [*sorted({f"TiDB {version}" for version in self._tidb.values() if version}), *([seen.session.version] if seen else [])]
+        no_rights = "the target does not answer" if seen is None else "without the DDL history, the databases are not known"
+        return {
+            Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else _NO_PLACE,
+            Check.LAG: lag if facts.state is None else f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
+            Check.PUMPS: f"{len(pumps)}: " + ", ".join(f"{pump.name} {pump.state}".rstrip() for pump in pumps),
+            Check.HISTORY: "" if isinstance(self.history, str) else f"{len(self.history.history.ordered):,} jobs",
+            Check.TARGET: f"{seen.where}, lease: {held.words if held else 'nobody'}" if seen is not None else f"{db_type} is not asked",
+            Check.RIGHTS: "all that the stream needs" if facts.rights is not None else no_rights if self.target else f"not of {db_type}",
+            Check.GC: _gc_words(pumps),
+            Check.DISK: _disk_words((*self._here, *(pump.disk for pump in pumps if pump.disk is not None))),
+            Check.VERSIONS: ", ".join(versions),
+            Check.FINDINGS: self.findings if isinstance(self.findings, str) else "none",
+            Check.VERIFIED: _verified_words(
+                facts.verified, time.time(), f"{COMMAND} {'lake ' if db_type == 'lake' else ''}verify --config FILE"
+            ),
+        } | ({Check.FINDINGS: "none since the Drainer's start"} if facts.drainer == "" and not self._is_real else {})
 
 
 def examined(config: DrainerConfig, address: str = "") -> Examined:
@@ -118,65 +220,44 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
     verified = Question(lambda: verified_at(config.verification_dir), _SECONDS)
 
     def sight() -> UpstreamSight:
-        known, about = history.answer, pumps.answer
-        cluster_id = about.cluster_id if isinstance(about, _Pumps) else config.source.cluster_id
-        return replace(known.sight, cluster_id=cluster_id) if isinstance(known, _History) else UpstreamSight(cluster_id, None, dict)
+        known, of_pumps = history.answer, pumps.answer
+        return UpstreamSight.of(config, None if isinstance(of_pumps, str) else of_pumps[0], None if isinstance(known, str) else known)
 
-    target = Question(lambda: _target(config, sight), _SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
-    loads = db_type == "lake" and config.upstream.host
-    account = Question(lambda: _account(config, sight()), _SECONDS + _MORE_SECONDS) if loads else None
-    return _Answers(
-        config,
-        drainer.answer,
-        pumps.answer,
-        history.answer,
-        disks.answer,
-        findings.answer,
-        verified.answer,
-        target.answer if target is not None else None,
-        account.answer if account is not None else None,
-    ).examined()
+    def rights() -> tuple[Remark, ...]:
+        """What the account of the upstream lacks, from which the stream of a lake loads tables."""
+        return _hindering(upstream_remarks(config, BootstrapRequest(everything=True), sight()))
+
+    target = Question(lambda: _target(config, sight()), _SECONDS + _MORE_SECONDS) if db_type in ("mysql", "tidb") else None
+    account = Question(rights, _SECONDS + _MORE_SECONDS) if db_type == "lake" and config.upstream.host else None
+    upstream = (drainer.answer, pumps.answer, history.answer)
+    here = (disks.answer, findings.answer, verified.answer)
+    there = (target.answer if target is not None else None, account.answer if account is not None else None)
+    return _Answers(config, *upstream, *here, *there).examined()
 
 
-def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> _Pumps:
+def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> tuple[PumpsSeen, Mapping[str, str]]:
+    def page(address: str) -> str:
+        return asked(address, "GET", "/metrics", tls).decode(errors="replace")
+
+    seen = ask_pumps(config)
+    fit = {pump: address for pump, address in seen.addresses.items() if pump not in seen.unfit}
+    pages = {pump: Question(partial(page, address), _SECONDS / 2) for pump, address in fit.items()}
+    return seen, {pump: asked_now.answer for pump, asked_now in pages.items()}
+
+
+def _history(config: DrainerConfig) -> HistorySeen:
     with contextlib.ExitStack() as closing:
-        upstream = UpstreamCheck(config, closing)
-        upstream.ask_pumps()
-    fit = {pump: address for pump, address in upstream.pumps.items() if pump not in upstream.unfit}
-    pages = {pump: Question(partial(_page, address, tls), _SECONDS / 2) for pump, address in fit.items()}
-    texts = {pump: page.answer for pump, page in pages.items()}
-    found = tuple(
-        PumpFacts(name, upstream.states.get(name, ""), upstream.unfit.get(name, ""), disk=_disk_in(name, texts.get(name, "")))
-        for name in sorted({*upstream.pumps, *upstream.states})
-    )
-    return _Pumps(
-        upstream.sight.cluster_id, found, {pump: ts for pump, text in texts.items() if (ts := gc_ts_in(text)) is not None}, upstream.unread
-    )
+        return read_history(config, closing)
 
 
-def _page(address: str, tls: TlsSettings | None) -> str:
-    return asked(address, "GET", "/metrics", tls).decode(errors="replace")
-
-
-def _disk_in(pump: str, page: str) -> Disk | None:
-    sizes = {kind: int(float(value)) for kind, value in _SIZE.findall(page)}
-    return Disk(f"the disk of Pump {pump}", sizes["available"], sizes["capacity"]) if len(sizes) == 2 else None
-
-
-def _history(config: DrainerConfig) -> _History:
-    with contextlib.ExitStack() as closing:
-        upstream = UpstreamCheck(config, closing)
-        return _History(len(upstream.read_history().ordered), upstream.sight, upstream.versions, upstream.silent)
-
-
-def _target(config: DrainerConfig, sight: Callable[[], UpstreamSight]) -> TargetSeen:
+def _target(config: DrainerConfig, sight: UpstreamSight) -> _Server:
     with connect(config.target, config.apply) as session:
-        return TargetCheck(config, session, sight()).seen()
+        seen = TargetSeen(config, session, sight)
+        return seen, seen.lease, _hindering(lacking_rights(seen)) if sight.history is not None else None
 
 
-def _account(config: DrainerConfig, sight: UpstreamSight) -> tuple[Remark, ...]:
-    """What hinders the account of the upstream, from which the stream of a lake loads tables."""
-    return tuple(one for one in upstream_remarks(config, BootstrapRequest(everything=True), sight) if one.hinders)
+def _hindering(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
+    return tuple(one for one in remarks if one.hinders)
 
 
 def _disks(config: DrainerConfig) -> tuple[Disk, ...]:
@@ -198,142 +279,9 @@ def _findings(config: DrainerConfig) -> tuple[int, str]:
     return len(rows), [*finding_lines(rows, 1, config.apply.log_row_data)][-1] if rows else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """What everybody has answered, or why they have not; ``target`` and ``account`` None: there is none."""
-
-    config: DrainerConfig
-    drainer: NodeReport | str | None
-    pumps: _Pumps | str
-    history: _History | str
-    disks: tuple[Disk, ...] | str
-    findings: tuple[int, str] | str
-    verified: Verified | str | None
-    target: TargetSeen | str | None
-    account: tuple[Remark, ...] | str | None
-
-    def examined(self) -> Examined:
-        """All of it together."""
-        facts, at = self._stream()
-        facts = replace(
-            facts,
-            silent=facts.silent or (self.history.silent if isinstance(self.history, _History) else facts.silent),
-            registry=self.pumps if isinstance(self.pumps, str) else "",
-            pumps=self._all_pumps(facts.pumps or (), at) or None,
-            history=self.history if isinstance(self.history, str) else "",
-            target=self.target if self.target is None or isinstance(self.target, str) else "",
-            lease=self._other_holder,
-            rights=self._rights,
-            disks=self._here or None,
-            versions=tuple(self._unsupported()),
-            # The Drainer looks from time to time.
-            verified=self.verified if isinstance(self.verified, Verified) else facts.verified,
-        )
-        beside = {Check.DISK, Check.VERIFIED}
-        if self.target is None:
-            beside |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
-        if self._is_real:
-            beside.add(Check.FINDINGS)
-        return Examined(facts, self._words(facts), frozenset(beside))
-
-    @property
-    def _here(self) -> tuple[Disk, ...]:
-        """The disks; none: the Drainer runs on another machine, or has never run."""
-        return self.disks if isinstance(self.disks, tuple) else ()
-
-    @property
-    def _is_real(self) -> bool:
-        """Whether a real Drainer answers, which says less."""
-        return isinstance(self.drainer, NodeReport) and not self.drainer.trouble and not self.drainer.progress
-
-    @property
-    def _seen(self) -> TargetSeen | None:
-        return self.target if isinstance(self.target, TargetSeen) else None
-
-    def _stream(self) -> tuple[Facts, int]:
-        """What the Drainer says, and its position; if it does not answer, what it has left behind."""
-        now = time.time()
-        trouble = self.drainer.trouble if isinstance(self.drainer, NodeReport) else self.drainer
-        if isinstance(self.drainer, NodeReport) and not trouble:
-            progress = self.drainer.seen(now)
-            return replace(facts_of(progress), findings=None if self._is_real else progress.findings), progress.resolved_ts
-        at = self._seen.commit_ts if self._seen is not None else 0
-        number, newest = (None, "") if isinstance(self.findings, str) else self.findings
-        other = trouble if isinstance(self.drainer, NodeReport) and self.drainer.is_other else None
-        return Facts(
-            drainer=None if other else trouble,
-            other=other,
-            lag_seconds=age_of(at, now) if at else None,
-            findings=number,
-            newest_finding=newest,
-        ), at
-
-    def _all_pumps(self, of_stream: Sequence[PumpFacts], at: int) -> tuple[PumpFacts, ...]:
-        """The Pumps as they answer here, and as the stream sees them. ``at``: the stream's position."""
-        if isinstance(self.pumps, str):
-            return tuple(of_stream)
-        others = {pump.name: pump for pump in of_stream}
-        joined, unread = [], self.pumps.unread(at) if at else {}
-        for pump in self.pumps.pumps:
-            other = others.pop(pump.name, PumpFacts(pump.name))
-            ahead = _ahead(at, self.pumps.gc_ts.get(pump.name))
-            joined.append(
-                replace(
-                    pump, trouble=pump.trouble or unread.get(pump.name) or other.trouble, lag_seconds=other.lag_seconds, gc_seconds=ahead
-                )
-            )
-        return (*joined, *others.values())
-
-    @property
-    def _other_holder(self) -> str | None:
-        if self._seen is None:
-            return None
-        return "" if self._seen.lease.startswith(f"drainer {self.config.apply.drainer!r} ") else self._seen.lease
-
-    @property
-    def _rights(self) -> tuple[Remark, ...] | None:
-        return self._seen.lacks if self._seen is not None else self.account if isinstance(self.account, tuple) else None
-
-    @property
-    def _tidb(self) -> Mapping[str, str]:
-        return self.history.versions if isinstance(self.history, _History) else {}
-
-    def _unsupported(self) -> Iterator[str]:
-        if self._here:
-            needs: tuple[Callable[[], None], ...] = (partial(require_java, *java_of(os.environ)), partial(require_spark, _spark() or "4.2"))
-            for require in needs:
-                try:
-                    require()
-                except ConfigError as error:
-                    yield str(error)
-        for server, version in self._tidb.items():
-            match = _TIDB.search(version)
-            if match is not None and (int(match[1]), int(match[2])) > _LAST_TIDB:
-                yield f"TiDB {server} is {version}, which writes no binlog"
-
-    def _words(self, facts: Facts) -> dict[Check, str]:
-        pumps, seen, db_type = facts.pumps or (), self._seen, self.config.apply.db_type
-        lag = "nothing is applied yet" if facts.lag_seconds is None else f"{duration_in_words(facts.lag_seconds)} behind"
-        versions = [f"this program {VERSION}"]
-        if self._here:
-            versions += [f"Java {java_of(os.environ)[1] or 'of an unknown version'}", f"Spark {_spark() or 'not installed here'}"]
-        versions += [*sorted({f"TiDB {version}" for version in self._tidb.values() if version}), *([seen.version] if seen else [])]
-        no_rights = "the target does not answer" if seen is None else "without the DDL history, the databases are not known"
-        return {
-            Check.DRAINER: f"{self.drainer.name}: {facts.state}" if isinstance(self.drainer, NodeReport) else _NO_PLACE,
-            Check.LAG: lag if facts.state is None else f"{facts.copying or lag}; held back by {facts.holding or 'nothing'}",
-            Check.PUMPS: f"{len(pumps)}: " + ", ".join(f"{pump.name} {pump.state}".rstrip() for pump in pumps),
-            Check.HISTORY: f"{self.history.jobs:,} jobs" if isinstance(self.history, _History) else "",
-            Check.TARGET: f"{seen.where}, lease: {seen.lease or 'nobody'}" if seen is not None else f"{db_type} is not asked",
-            Check.RIGHTS: "all that the stream needs" if facts.rights is not None else no_rights if self.target else f"not of {db_type}",
-            Check.GC: _gc_words(pumps),
-            Check.DISK: _disk_words((*self._here, *(pump.disk for pump in pumps if pump.disk is not None))),
-            Check.VERSIONS: ", ".join(versions),
-            Check.FINDINGS: self.findings if isinstance(self.findings, str) else "none",
-            Check.VERIFIED: _verified_words(
-                facts.verified, time.time(), f"{COMMAND} {'lake ' if db_type == 'lake' else ''}verify --config FILE"
-            ),
-        } | ({Check.FINDINGS: "none since the Drainer's start"} if facts.drainer == "" and not self._is_real else {})
+def _disk_in(pump: str, page: str) -> Disk | None:
+    sizes = {kind: int(float(value)) for kind, value in _SIZE.findall(page)}
+    return Disk(f"the disk of Pump {pump}", sizes["available"], sizes["capacity"]) if len(sizes) == 2 else None
 
 
 def _ahead(at: int, gc_ts: int | None) -> float | None:

@@ -12,8 +12,7 @@ from functools import partial
 
 from pyspark_tidb_binlog.conf.entry import comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.check.node_report import finding_lines
-from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
+from pyspark_tidb_binlog.jobs.check.recorded_findings import finding_lines, open_findings
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
 from pyspark_tidb_binlog.jobs.stream.report import plain

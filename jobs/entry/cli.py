@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import sys
-import textwrap
 import threading
 import traceback
 import typing
@@ -22,10 +21,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
-from pyspark_tidb_binlog.conf.kinds import SWITCHES, nearest
-from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load_drainer, load_pump, variable_of
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load, variable_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
+from pyspark_tidb_binlog.conf.setting import SWITCHES, Program, did_you_mean, settings_of
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry.logs import log_file, log_to_file, move_log, set_format, set_level
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe, has_no_reader
@@ -41,14 +40,14 @@ _OTHERWISE = "otherwise "
 SWITCH = "[=BOOL]"
 """The shown value of a switch, which needs no value."""
 
-_FIRST = {
+_FIRST: Mapping[type[Program], str] = {
     DrainerConfig: "pd-urls addr data-dir initial-commit-ts syncer.db-type syncer.to.host syncer.to.port syncer.to.user syncer.to.dir "
     "syncer.replicate-do-db log-file",
     PumpConfig: "pd-urls spark.registry addr advertise-addr socket node-id data-dir gc log-file",
 }
-"""The settings that ``--help`` lists; ``--help-all`` lists each."""
+"""The settings that ``--help`` lists, of programs with too many for a screen; ``--help-all`` lists each."""
 
-C = typing.TypeVar("C", DrainerConfig, PumpConfig)
+C = typing.TypeVar("C", bound=Program)
 
 
 def run_job(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
@@ -124,19 +123,6 @@ def replication_error_in(trace: str) -> str | None:
 _TRACE_GOES_ON = r"\s*(?:at |Traceback|File \"|Caused by:|During handling|The above|Driver stack|JVM stack|SQLSTATE|==|\.\.\. \d+ more)"
 
 
-class _Lines(argparse.HelpFormatter):
-    """Keeps the lines of a description. A long line ``  name   what it does`` continues below its second column."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        columns = (re.match(r" +\S+ {2,}", line) for line in text.splitlines())
-        hanging = (indent + " " * (len(found[0]) if found else 0) for found in columns)
-        filled = (
-            textwrap.fill(line, width, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
-            for line, more in zip(text.splitlines(), hanging, strict=True)
-        )
-        return "\n".join(filled)
-
-
 class JobParser(argparse.ArgumentParser):
     """Takes flags as Go's programs do: one dash or two, ``-x=v`` or ``-x v``, a switch without a value; no abbreviations.
 
@@ -191,9 +177,8 @@ class JobParser(argparse.ArgumentParser):
         return word
 
     def _unknown(self, flag: str, name: str) -> ConfigError:
-        near = " or ".join(f"--{one}" for one in nearest(name, (option.lstrip("-") for option in self._option_string_actions)))
-        if near:
-            return ConfigError(f"unknown flag {flag}; did you mean {near}?")
+        if meant := did_you_mean(name, (option.lstrip("-") for option in self._option_string_actions), "--{}"):
+            return ConfigError(f"unknown flag {flag}{meant}")
         # A usage of its own is that of a parser with too many flags to list.
         own = ", ".join(action.option_strings[-1] for action in self._actions if action.option_strings) if self.usage is None else ""
         return ConfigError(
@@ -209,18 +194,22 @@ def parser(job: str, description: str, commands: Mapping[str, str] | None = None
     width = max(map(len, commands or ("",)))
     listed = [f"  {name:<{width}}  {what}" for name, what in (commands or {}).items()]
     text = "\n".join([description, *(["", "commands:", *listed] if listed else [])])
-    made = JobParser(prog=f"{PROGRAM} {job}", description=text.replace("%", "%%"), allow_abbrev=False, formatter_class=_Lines)
+    made = JobParser(
+        prog=f"{PROGRAM} {job}",
+        description=text.replace("%", "%%"),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument("-V", "--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     return made
 
 
 def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
     """``name`` is no command of ``of``; the error names the nearest one."""
-    near = nearest(name, known)
-    return ConfigError(f"{of} has no command {name!r}" + (f"; did you mean {near[0]}?" if near else f"; {of} --help lists them"))
+    return ConfigError(f"{of} has no command {name!r}{did_you_mean(name, known) or f'; {of} --help lists them'}")
 
 
-def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], otherwise: Mapping[str, object] = NOTHING) -> None:
+def add_settings(to: JobParser, model: type[Program], otherwise: Mapping[str, object] = NOTHING) -> None:
     """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
     ``otherwise``: by path, the defaults of this job that are not the model's. Then ``--help`` lists these settings, else ``_FIRST``.
@@ -233,7 +222,7 @@ def add_settings(to: JobParser, model: type[DrainerConfig] | type[PumpConfig], o
     settings = settings_of(model)
     names = [setting.name for setting in settings] + [setting.flag for setting in settings if setting.flag != setting.name]
     to.set_defaults(**{_OTHERWISE + path: value for path, value in otherwise.items()})
-    first = otherwise or _FIRST[model].split()
+    first = otherwise or (_FIRST[model].split() if model in _FIRST else [setting.path for setting in settings])
     for setting in settings:
         if setting.path in otherwise:
             setting = dataclasses.replace(setting, default=otherwise[setting.path])
@@ -301,27 +290,21 @@ class _PrintAll(argparse.Action):
 
 
 def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
-    """The Drainer's settings from the parsed command line, the environment and the file it names.
+    """The Drainer's settings, as ``config_of`` reads them."""
+    return config_of(DrainerConfig, arguments, tell)
+
+
+def config_of(model: type[C], arguments: argparse.Namespace, tell: Say | None = None) -> C:
+    """A program's settings from the parsed command line, the environment and the file it names. Lines about them go to the log that they configure.
 
     ``tell``: a job that only reads the settings passes it. It gets the lines about the settings, and ``log-file`` stays unused.
     """
-    flags, otherwise = _named(arguments, _FLAG), _named(arguments, _OTHERWISE)
-    for setting in settings_of(DrainerConfig):
+    flags, notes = _named(arguments, _FLAG), list[str]()
+    for setting in settings_of(model):
         if setting.secret and flags.get(setting.path):
             _warn_of_password(f"--{setting.path}")
-    return _loaded(lambda say: load_drainer(arguments.config, flags=flags, say=say, otherwise=otherwise), tell)
-
-
-def pump_config(arguments: argparse.Namespace) -> PumpConfig:
-    """A Pump's settings, from the same sources."""
-    return _loaded(lambda say: load_pump(arguments.config, flags=_named(arguments, _FLAG), say=say))
-
-
-def _loaded(load: Callable[[Say], C], tell: Say | None = None) -> C:
-    """The settings from ``load``. Lines about them go to the configured log, or to ``tell``."""
-    notes: list[str] = []
     try:
-        config = load(notes.append)
+        config = load(model, arguments.config, flags=flags, say=notes.append, otherwise=_named(arguments, _OTHERWISE))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     set_level(config.log_level)

@@ -24,17 +24,12 @@ def page_named(name: str) -> Path | None:
     return known.get(plain) or next((path for one, path in known.items() if one.endswith(f"/{plain}")), None)
 
 
-def listing() -> str:
-    """A line for each page: its name and its title."""
-    known = pages()
-    width = max(map(len, known))
-    return "\n".join(f"{name:<{width}}  {_title(path)}" for name, path in known.items())
-
-
 def text_of(name: str) -> str | None:
-    """The text of a page, for an empty name the list; None: there is no such page."""
+    """The text of a page; for an empty name a line for each page, with its title. None: there is no such page."""
     if not name:
-        return f"{listing()}\n"
+        known = pages()
+        width = max(map(len, known))
+        return "".join(f"{one:<{width}}  {_title(path)}\n" for one, path in known.items())
     path = page_named(name)
     return path.read_text("utf-8") if path is not None else None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import HOME
-from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 RECORDINGS = HOME / "tests" / "golden"
@@ -27,9 +27,8 @@ def case_of(wanted: Path) -> Path:
             f"{wanted} is not a folder, and an installation has no recorded cases: give the folder of a case, such as tests/golden/{wanted.name} of the repository"
         )
     if len(wanted.parts) != 1 or wanted.name not in recorded:
-        near = nearest(wanted.name, recorded)
-        meant = f"did you mean {near[0]}? There are" if near else "there are"
-        raise ConfigError(f"{wanted} is neither a folder nor a case of {RECORDINGS}; {meant} {', '.join(recorded)}")
+        meant = did_you_mean(wanted.name, recorded) or "."
+        raise ConfigError(f"{wanted} is neither a folder nor a case of {RECORDINGS}{meant} There are {', '.join(recorded)}")
     return recorded[wanted.name]
 
 

@@ -5,6 +5,7 @@ and Pumps of the settings); the target's checkpoint says ``consistent`` false. T
 and exit code 1. Start the job again when the upstream is back: the stream continues from there.
 """
 
+import contextlib
 import logging
 import socket
 import threading
@@ -63,12 +64,9 @@ def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> R
             raise Stopped("stopped before all of the relay log was replayed; the next start goes on with it")
 
     how = ReadBack(process_zone())
-    sink = RelayReplay(config, cluster_id, relay_stream(config, cluster_id), how, pause)
-    try:
+    with contextlib.closing(RelayReplay(config, cluster_id, relay_stream(config, cluster_id), how, pause)) as sink:
         found = sink.start()
         done = None if found.consistent else sink.replay(found)
-    finally:
-        sink.close()
     for table, count in how.doubtful_times.items():
         _log.warning("%s: %d TIMESTAMP values are in the hour that occurs twice; the replay used the earlier moment", table, count)
     return done
@@ -89,15 +87,12 @@ def upstream_away(config: DrainerConfig) -> str:
     """A text that no part of the upstream answers; empty if any part does."""
     source = config.source
     if names_registry(source):
-        registry = open_registry(source.pumps, TlsSettings.of(source.security))
         try:
-            registry.listing(PUMPS)
+            with contextlib.closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
+                registry.listing(PUMPS)
+            return ""
         except PumpUnavailable as error:
             named = str(error)
-        else:
-            return ""
-        finally:
-            registry.close()
     else:
         named = f"none of the Pumps {source.pumps} answers"
     return "" if any(map(_answers, _addresses(config))) else f"the upstream cannot be reached: {named}"
@@ -124,16 +119,14 @@ def _answers(address: tuple[str, int]) -> bool:
 def _cluster_left_open(config: DrainerConfig) -> int:
     """The cluster whose checkpoint is not consistent; 0 where there is none."""
     schema = config.apply.checkpoint_schema
-    session = connect(config.target, config.apply)
     try:
-        cluster_id = config.source.cluster_id or only_cluster(session, schema, table_in_target(config))
-        recorded = TargetCheckpoint(cluster_id, schema, table_in_target(config)).load(session) if cluster_id else None
-        if recorded is None and cluster_id and is_elsewhere(config):
-            recorded = real_checkpoint(config, cluster_id).read()
+        with connect(config.target, config.apply) as session:
+            cluster_id = config.source.cluster_id or only_cluster(session, schema, table_in_target(config))
+            recorded = TargetCheckpoint(cluster_id, schema, table_in_target(config)).load(session) if cluster_id else None
+            if recorded is None and cluster_id and is_elsewhere(config):
+                recorded = real_checkpoint(config, cluster_id).read()
     except ApplyError as error:
         if error.errno in ABSENT:
             return 0
         raise
-    finally:
-        session.close()
     return cluster_id if recorded is not None and not recorded.consistent else 0

@@ -22,15 +22,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import StartWait, discovery_of, names_registry, patiently
-from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask, push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
-from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import mvcc_safe_point
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamControls, StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.pages import ServedStream
 from pyspark_tidb_binlog.binlog_source.source.mid_history import committed_before
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import look_up, transactions, transactions_between
@@ -43,8 +41,7 @@ from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
 from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.spark.spark_session import require_session
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
-from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
-from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
+from pyspark_tidb_binlog.jobs.stream.live_page import LivePage, PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, passed_over
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
@@ -52,7 +49,7 @@ from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, servers_at
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, ports_at, servers_at
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -129,7 +126,7 @@ class Replication:
         self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
         """The upstream's timestamp of now."""
         self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark, self._loader)
-        self._sink.defer(self._note_nothing_applied)
+        self._sink.defer(lambda at, upto_ts: self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, at, upto_ts)))
         self._applier = BatchApplier(spark, self._config, self._sink, self._feed, self._take_report, self._note_ddl)
         self._heap = HeapAfterBigBatches.of(spark, ATOMIC_BYTES)
         _warm_up(spark, self._config)
@@ -190,13 +187,18 @@ class Replication:
     def _start(self) -> None:
         config = self._config
         self._raise_if_stopped()
-        self._know_what_a_snapshot_has()
+        begin = config.source.starting_commit_ts
+        if begin > 0 and self._checkpoint.kept_for is None and not config.apply.load_schema_snapshot:
+            self._look_for_ddls_before(begin)
         found = self._applier.open(self._begin_at)
         if found.unfinished is not None:
             span = found.unfinished
             self._applier.replay(span, transactions_between(self._spark, config.source, span.after_ts, span.upto_ts))
         self._raise_if_stopped()
-        self._copy_tables()
+        if config.apply.db_type in ("mysql", "tidb"):
+            self._loader.of_stream(lease_of(self._sink), self._stand())
+        elif config.apply.db_type == "lake":
+            self._sink.load(self._loader.requested(self._stand()), absent=self._bootstrap.everything)
         self._checkpoint.clear_half_written()
         # In this order: a name is kept only once it is registered.
         gate = self._join_cluster()
@@ -242,7 +244,8 @@ class Replication:
             raise self._applier.failure
         failure = self.query.exception()
         if failure is not None:
-            raise self._unwrapped(failure)
+            text = replication_error_in(str(failure))
+            raise ReplicationError(text) if text else self._checkpoint.disks.failure_in(str(failure)) or failure
 
     def wait(self, stop: threading.Event, until_ts: int = 0) -> bool:
         """Block until ``stop`` is set or the node is closed (False), or everything up to ``until_ts`` (0 = never) is in the target (True)."""
@@ -315,12 +318,8 @@ class Replication:
         )
 
     def __enter__(self) -> Self:
-        """Start the stream; if that fails, close everything."""
-        try:
-            return self.start()
-        except BaseException:
-            self._sink.close()
-            raise
+        """Start the stream."""
+        return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close the stream; an error while closing does not hide an earlier one."""
@@ -348,40 +347,37 @@ class Replication:
         if self._gate is not None:
             return self._gate
         gate = self._gate = BatchGate()
-        sight = StreamSight(
+        stream = ServedStream(
             commit_ts=lambda: self.commit_ts,
             pump_positions=counts.pump_positions,
             applied_at=lambda: counts.applied_at,
             progress=lambda: as_json(self.progress()),
-            metrics=counts.metrics_text,
+            metrics=counts.metrics.text,
             page=self._page.state,
             document=documents.text_of,
-        )
-        self._page.start()
-        self._closing.callback(self._page.close)
-        self._closing.callback(PeriodicTask("binlog status", LOOK_SECONDS, counts.binlogs.look, at_once=True).stop)
-        self._closing.callback(PeriodicTask("verification", _VERIFIED_SECONDS, self._look_at_verification, at_once=True).stop)
-        controls = StreamControls(
             pause=gate.shut,
             resume=gate.open,
             rest=gate.rest,
             keep=gate.keep,
             resting=partial(self._rests, gate),
             end=self._stop.set,
-            reload=self._reload,
+            reload=lambda names: self._sink.load(self._loader.named(names, self._stand())),
         )
+        self._page.start()
+        self._closing.callback(self._page.close)
+        self._closing.callback(PeriodicTask("binlog status", LOOK_SECONDS, counts.binlogs.look, at_once=True).stop)
+        self._closing.callback(PeriodicTask("verification", _VERIFIED_SECONDS, self._look_at_verification, at_once=True).stop)
         self._node = DrainerNode(
             self._registry,
             config.apply.drainer,
             config.addr,
             config.advertise_addr,
-            sight,
-            controls,
+            stream,
             synced_check_seconds=60.0 * config.synced_check_time,
-            told=counts.told_state,
+            told=partial(setattr, counts.metrics, "state"),
             tls=self._tls,
         ).start()
-        pushing = push_regularly(config.metrics_addr, config.metrics_interval, config.apply.drainer, sight.metrics)
+        pushing = push_regularly(config.metrics_addr, config.metrics_interval, config.apply.drainer, stream.metrics)
         if pushing is not None:
             self._closing.callback(pushing.stop)
         _log.info("Drainer %s serves gRPC and HTTP at %s", config.apply.drainer, self._node.address)
@@ -389,7 +385,7 @@ class Replication:
 
     def _look_at_verification(self) -> None:
         with contextlib.suppress(NotUsableYet):  # it shows what it has seen last
-            self._counts.told_verified(verified_at(self._config.verification_dir))
+            self._counts.metrics.verified = verified_at(self._config.verification_dir)
 
     def _rests(self, gate: BatchGate) -> bool:
         """Whether the gate is shut and no batch is under way, nor one that the source was about to return."""
@@ -461,13 +457,8 @@ class Replication:
                 )
             )
 
-    def _know_what_a_snapshot_has(self) -> None:
-        """For a first start in the middle of the history: correct the feed if FinishedTS does not determine which DDLs the target has."""
-        source = self._config.source
-        if source.starting_commit_ts > 0 and self._checkpoint.kept_for is None and not self._config.apply.load_schema_snapshot:
-            self._look_for_ddls_before(source.starting_commit_ts)
-
     def _look_for_ddls_before(self, commit_ts: int) -> None:
+        """Correct the feed, if FinishedTS does not determine which DDLs a target has that begins in the middle of the history."""
         found = committed_before(self._config.source, self._feed.snapshot(), commit_ts)
         if found:
             self._feed.note_committed(found)
@@ -510,20 +501,9 @@ class Replication:
             self._look_for_ddls_before(ts)
         return self._feed.snapshot()
 
-    def _copy_tables(self) -> None:
-        """Copy the requested tables, and the unfinished ones of an earlier start, at the checkpoint."""
-        if self._config.apply.db_type in ("mysql", "tidb"):
-            self._loader.of_stream(lease_of(self._sink), self._stand())
-        elif self._config.apply.db_type == "lake":
-            self._sink.load(self._loader.requested(self._stand()), absent=self._bootstrap.everything)
-
     def _stand(self) -> StreamStand:
         """Where the stream is now."""
         return StreamStand(self._sink.commit_ts, self._applier.version, self._feed.snapshot(), self._applier.frozen)
-
-    def _reload(self, names: str) -> None:
-        """Have tables of a lake loaded again (``TableLoader.named``)."""
-        self._sink.load(self._loader.named(names, self._stand()))
 
     def _recorded_start(self, known: ResumeState, target: str, commit_ts: int) -> int:
         """Where the stream begins on a target whose checkpoint row is ``commit_ts``."""
@@ -544,26 +524,14 @@ class Replication:
             raise ConfigError(
                 "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.tidb-status must not name a file"
             )
-        if isinstance(registry, PdRegistry):
-            hold = GcHold(PdRegistry(registry.url, self._tls), lambda: max(ts, self._sink.commit_ts))
-            self._closing.callback(hold.stop)
-
-        def ports() -> StatusPorts:
-            return StatusPorts(where() if callable(where) else status_ports(where), self._tls)
-
+        self._closing.enter_context(self._loader.gc_held(ts, lambda: self._sink.commit_ts))
+        ports = partial(ports_at, where, self._tls)
         kept = history_cache(config.checkpoint_dir, config.source.cluster_id, "snapshot")
         patience = self._feed.timeout
         taker = SnapshotTaker(
             SchemaReader(ports, patience, self._pause), self._feed, kept, lambda: mvcc_safe_point(registry, ports()), patience, self._pause
         )
         self._feed.begin_with(taker.at(ts, again=again))
-
-    def _note_nothing_applied(self, recorded_ts: int, upto_ts: int) -> None:
-        self._checkpoint.note_nothing_applied(NothingApplied(self._sink.target, recorded_ts, upto_ts))
-
-    def _unwrapped(self, failure: Exception) -> Exception:
-        text = replication_error_in(str(failure))
-        return ReplicationError(text) if text else self._checkpoint.disks.failure_in(str(failure)) or failure
 
 
 _warm: set[str] = set()

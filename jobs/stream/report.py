@@ -4,7 +4,6 @@
 under its name. Names are stable; a later version may add fields.
 """
 
-import json
 import math
 import re
 import textwrap
@@ -221,11 +220,6 @@ def progress_in(said: Mapping[str, Any]) -> Progress:
 
 def _known(kind: type[Progress] | type[SeenPump] | type[CopyProgress] | type[Verified], said: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: said[field.name] for field in fields(kind) if field.name in said}
-
-
-def render_json(progress: Progress) -> str:
-    """The same as one line of JSON."""
-    return json.dumps(as_json(progress), ensure_ascii=False)
 
 
 def render_summary(progress: Progress, seconds: float) -> str:

@@ -24,10 +24,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from pyspark_tidb_binlog.jobs.entry.signals import REQUEST
-from pyspark_tidb_binlog.jobs.stream.report import Progress, plain, render_json, render_line, render_summary
+from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json, plain, render_line, render_summary
 from pyspark_tidb_binlog.schemas.errors import Stopped
 
 EVERY_SECONDS = 30.0
@@ -125,18 +125,20 @@ class InPlace:
         self._out.flush()
 
 
-class _View(Protocol):
-    """A form of progress."""
+class NoProgress:
+    """``none``; the other forms do more."""
 
-    def show(self, progress: Progress) -> None: ...
+    def show(self, progress: Progress) -> None:
+        """Show it, if that is due."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """Print a message that stays."""
 
     def end(self, last: Progress | None, seconds: float) -> None:
-        """Nothing is shown any more; ``last`` None: without a summary."""
+        """Show nothing any more, but the summary; ``last`` None: without it."""
 
 
-class _Redrawn:
+class _Redrawn(NoProgress):
     """The line or the panel on a terminal."""
 
     def __init__(self, out: TextIO, frame_of: Callable[[Progress], Frame]) -> None:
@@ -155,12 +157,12 @@ class _Redrawn:
             self._place.say(render_summary(last, seconds))
 
 
-class Lines:
+class Lines(NoProgress):
     """Lines that stay, as text or JSON."""
 
-    def __init__(self, out: TextIO, *, as_json: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, out: TextIO, *, in_json: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
-        self._as_json = as_json
+        self._in_json = in_json
         self._clock = clock
         self._news: tuple[object, ...] = ()
         self._printed_at = 0.0
@@ -168,20 +170,20 @@ class Lines:
     def show(self, progress: Progress) -> None:
         """Print it, if that is due."""
         news, now = newsworthy(progress), self._clock()
-        if self._as_json:
+        if self._in_json:
             news = (*news, progress.row_events, progress.ddls, progress.bootstrap)
         if news == self._news and now - self._printed_at < EVERY_SECONDS:
             return
         self._news, self._printed_at = news, now
-        self._write(render_json(progress) if self._as_json else render_line(progress))
+        self._write(json.dumps(as_json(progress), ensure_ascii=False) if self._in_json else render_line(progress))
 
     def say(self, text: str) -> None:
         """Print a message."""
-        self._write(json.dumps({"message": text}, ensure_ascii=False) if self._as_json else _plain_lines(text))
+        self._write(json.dumps({"message": text}, ensure_ascii=False) if self._in_json else _plain_lines(text))
 
     def end(self, last: Progress | None, seconds: float) -> None:
         """Print the summary."""
-        if last is not None and self._as_json:
+        if last is not None and self._in_json:
             self._write(json.dumps({"summary": asdict(last) | {"seconds": round(seconds, 3)}}, ensure_ascii=False))
         elif last is not None:
             self._write(render_summary(last, seconds))
@@ -190,19 +192,6 @@ class Lines:
         # Half a character, which no stream takes, is spelled as JSON spells it.
         self._out.write(f"{line.encode(errors='backslashreplace').decode()}\n")
         self._out.flush()
-
-
-class _NoProgress:
-    """``none``."""
-
-    def show(self, progress: Progress) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-    def end(self, last: Progress | None, seconds: float) -> None:
-        pass
 
 
 class Reporter:
@@ -313,7 +302,7 @@ class _Above(io.TextIOBase):
         return self._stream.fileno()
 
 
-def _view_of(form: ProgressForm, out: TextIO, title: str) -> _View:
+def _view_of(form: ProgressForm, out: TextIO, title: str) -> NoProgress:
     match form:
         case ProgressForm.PANEL:
             # Not at the top: most starts do not need the library.
@@ -323,8 +312,8 @@ def _view_of(form: ProgressForm, out: TextIO, title: str) -> _View:
         case ProgressForm.LINE:
             return _Redrawn(out, lambda progress: lambda columns, lines: render_line(progress, columns))
         case ProgressForm.NONE:
-            return _NoProgress()
-    return Lines(out, as_json=form is ProgressForm.JSON)
+            return NoProgress()
+    return Lines(out, in_json=form is ProgressForm.JSON)
 
 
 def _plain_lines(text: str) -> str:

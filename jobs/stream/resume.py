@@ -51,24 +51,6 @@ class TargetWords:
     by_hand: str
     """How a commit_ts, ``TS``, is recorded by hand."""
 
-    @classmethod
-    def of_database(cls, where: str, schema: str, cluster_id: int) -> "TargetWords":
-        """Those of a MySQL-protocol server."""
-        row = f"""INSERT INTO {schema}.checkpoint VALUES ({cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
-        return cls(where, f"database {schema}", f"{schema}.spark_ddl and spark_state hold no rows of this cluster", row)
-
-    @classmethod
-    def of_directory(cls, where: str, data_dir: str) -> "TargetWords":
-        """Those of files or a topic, whose record lies in ``data_dir``."""
-        row = f"write the lines consistent = true and commitTS = TS into {data_dir}/savepoint"
-        return cls(where, f"record in {data_dir}", f"{where} holds nothing", row)
-
-    @classmethod
-    def of_lake(cls, where: str) -> "TargetWords":
-        """Those of a lake, which holds its own record."""
-        begin = "a lake takes no record by hand: set initial-commit-ts to that TS, and name an empty directory"
-        return cls(where, f"table {where}/changes", f"{where} holds nothing", begin)
-
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:

@@ -3,7 +3,6 @@
 Promises: ``progress`` is quick and may be called from any thread; ``take`` is called by the batch's thread.
 """
 
-import collections
 import dataclasses
 import json
 import threading
@@ -15,12 +14,11 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.source.read_notes import away, waiting
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
+from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, age_of, held_by, one_ddl, pumps_of, unanswered
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import BinlogWatch
-from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.findings import in_words
 from pyspark_tidb_binlog.sinks.engine.batch_report import BETWEEN_BATCHES, REFUSED, BatchReport, DdlNote, Stage, StageClock
 from pyspark_tidb_binlog.sinks.sink import Sink
@@ -58,7 +56,8 @@ class StreamProgress:
         """What the source has reported last."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
-        self._metrics = DrainerMetrics(lambda: sink.commit_ts)
+        self.metrics = DrainerMetrics(lambda: sink.commit_ts)
+        """The node's state and what ``verify`` has found are told here. What the source has reported is as old as in ``pump_positions``."""
         self.reports: deque[BatchReport] = deque(maxlen=1000)
         """The newest batches."""
         self.applied_at = time.monotonic()
@@ -85,16 +84,7 @@ class StreamProgress:
         self._advanced_at = time.monotonic()
         if report.transactions or report.ddls:
             self.applied_at = self._advanced_at
-        self._metrics.applied(
-            AppliedBatch(
-                report.upto_ts,
-                report.transactions,
-                {"Row": report.row_events, "DDL": report.ddls},
-                report.ddls,
-                report.seconds,
-                collections.Counter(str(finding.kind) for finding in report.findings),
-            )
-        )
+        self.metrics.applied(report)
         self.reports.append(report)
 
     def note_ddl(self, note: DdlNote) -> None:
@@ -103,22 +93,10 @@ class StreamProgress:
             with self._lock:
                 self._totals = dataclasses.replace(self._totals, ddls=self._totals.ddls + 1, last_ddl=one_ddl(note.query))
 
-    def told_state(self, state: NodeState) -> None:
-        """The node's state is now this one."""
-        self._metrics.state = state
-
-    def told_verified(self, verified: Verified | None) -> None:
-        """What ``verify`` has found."""
-        self._metrics.verified = verified
-
     def pump_positions(self) -> Mapping[str, int] | None:
         """The newest ts received from each Pump; None before they have answered. As ``progress`` has read them last: a JVM that hangs holds nobody up."""
         promises: Mapping[str, int] | None = self._source.get("promises")
         return promises
-
-    def metrics_text(self) -> bytes:
-        """Prometheus' text; what the source has reported is as old as in ``pump_positions``."""
-        return self._metrics.text()
 
     def progress(self, query: StreamingQuery | None, gate: BatchGate | None) -> Progress:
         """The current progress. Next to the file of ``gate`` the source's reads note what they wait for."""
@@ -134,14 +112,14 @@ class StreamProgress:
         held, counts = self._held(reported, gate), self._clock.counts
         self._pumps = pumps_of(reported, time.time(), resolved) or self._pumps
         missing = away(gate.file) if gate is not None else {}
-        self._metrics.pumps(reported)
+        self.metrics.pumps(reported)
         silent = self.binlogs.servers
-        self._metrics.silent = [server.address for server in silent]
+        self.metrics.silent = [server.address for server in silent]
         self._fakes_sent = max(self._fakes_sent, sum((reported.get("woken") or {}).values()))
         return dataclasses.replace(
             totals,
             resolved_ts=resolved,
-            verified=self._metrics.verified,
+            verified=self.metrics.verified,
             lag_seconds=age_of(resolved, time.time()),
             rows_per_second=rows / _RATE_SECONDS,
             fakes_sent=self._fakes_sent,
@@ -152,7 +130,7 @@ class StreamProgress:
             batch_written=0 if self._clock.between_batches else counts.rows_written,
             held_stage=held.stage,
             held_pump=held.pump,
-            state=self._metrics.state.value,
+            state=self.metrics.state.value,
             pumps=tuple(p if p.trouble else dataclasses.replace(p, trouble=missing.get(p.name, "")) for p in self._pumps),
             stalled=held.stalled,
             silent=tuple(server.words for server in silent),
@@ -183,7 +161,7 @@ class StreamProgress:
         outside = unanswered(reported)
         if stage not in BETWEEN_BATCHES:
             return _HeldAt(stage.value, stage, stalled=outside)
-        if (state := self._metrics.state) is not NodeState.ONLINE:
+        if (state := self.metrics.state) is not NodeState.ONLINE:
             return _HeldAt(f"an operator ({state.value})", "source", stalled=outside)
         words = held_by(reported)
         unreachable = sorted(reported.get("unreachable") or {})

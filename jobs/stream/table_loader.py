@@ -22,8 +22,8 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
-from pyspark_tidb_binlog.conf.kinds import nearest
 from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, named_tables
 from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, unverified
@@ -371,10 +371,10 @@ class TableLoader:
         for schema, name in names:
             chosen = [t for t in live if t.schema.lower() == schema.lower() and name.lower() in ("*", t.name.lower())]
             if not chosen:
-                near = " or ".join(nearest(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live)))
+                meant = did_you_mean(f"{schema}.{name}", (f"{t.schema}.{t.name}" for t in live))
                 raise BootstrapRefused(
                     f"{asking} {schema}.{name}: no such table is replicated at the checkpoint {stand.commit_ts} ({as_time(stand.commit_ts)})"
-                    + (f"; did you mean {near}?" if near else "; give its name upstream, and check the filters")
+                    + (meant or "; give its name upstream, and check the filters")
                 )
             found |= {t.table_id: t for t in chosen}
         return list(found.values())
@@ -463,8 +463,8 @@ class TableLoader:
         )
 
     @contextlib.contextmanager
-    def gc_held(self, ts: int) -> Iterator[None]:
-        """Keep GC behind ``ts`` in the block, if PD is the registry."""
+    def gc_held(self, ts: int, reached: Callable[[], int] = lambda: 0) -> Iterator[None]:
+        """Keep GC behind ``ts`` in the block, and behind what is ``reached`` once that is later, if PD is the registry."""
         source = self._config.source
         registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
         if not isinstance(registry, PdRegistry):
@@ -472,7 +472,7 @@ class TableLoader:
                 registry.close()
             yield
             return
-        hold = GcHold(registry, lambda: ts)
+        hold = GcHold(registry, lambda: max(ts, reached()))
         try:
             yield
         finally:

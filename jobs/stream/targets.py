@@ -162,16 +162,20 @@ def broker_settings(config: DrainerConfig, cluster_id: int) -> BrokerSettings:
 
 def words_for(config: DrainerConfig) -> TargetWords:
     """What the target and its record are called."""
-    cluster_id = config.source.cluster_id
+    cluster_id, schema = config.source.cluster_id, config.apply.checkpoint_schema
     if config.apply.db_type in ("mysql", "tidb"):
-        to = config.target
-        return TargetWords.of_database(to.socket or f"{to.host}:{to.port}", config.apply.checkpoint_schema, cluster_id)
+        where = config.target.socket or f"{config.target.host}:{config.target.port}"
+        row = f"""INSERT INTO {schema}.checkpoint VALUES ({cluster_id}, '{{"consistent":true,"commitTS":TS}}')"""
+        return TargetWords(where, f"database {schema}", f"{schema}.spark_ddl and spark_state hold no rows of this cluster", row)
+    if config.apply.db_type == "lake":
+        where, begin = config.files.dir, "a lake takes no record by hand: set initial-commit-ts to that TS, and name an empty directory"
+        return TargetWords(where, f"table {where}/changes", f"{where} holds nothing", begin)
+    where = str(_directory(config))
     if config.apply.db_type == "kafka":
         kafka = broker_settings(config, cluster_id)
-        return TargetWords.of_directory(f"topic {kafka.topic} at {kafka.addrs}", config.data_dir)
-    if config.apply.db_type == "lake":
-        return TargetWords.of_lake(config.files.dir)
-    return TargetWords.of_directory(str(_directory(config)), config.data_dir)
+        where = f"topic {kafka.topic} at {kafka.addrs}"
+    row = f"write the lines consistent = true and commitTS = TS into {config.data_dir}/savepoint"
+    return TargetWords(where, f"record in {config.data_dir}", f"{where} holds nothing", row)
 
 
 def resume_state(config: DrainerConfig) -> ResumeState:

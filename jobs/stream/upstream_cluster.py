@@ -17,6 +17,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, s
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, PumpUnavailable, ServerRefused
 from pyspark_tidb_binlog.schemas.events import as_time, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.schemas.remarks import some
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource
 
@@ -76,8 +77,7 @@ def unverified(upstream: SnapshotSource, cluster_id: int, known: StreamServers) 
 
 
 def _some(servers: Mapping[str, str]) -> str:
-    shown = [f"{address} ({uuid})" for uuid, address in sorted(servers.items())]
-    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+    return some([f"{address} ({uuid})" for uuid, address in sorted(servers.items())], 3)
 
 
 @dataclass(frozen=True, slots=True)

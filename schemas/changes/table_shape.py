@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.setting import nearest
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.changes.typed_cells import InvalidDates, is_date, type_of

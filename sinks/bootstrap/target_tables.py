@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.schemas.ddl_jobs import STATE_SYNCED, DbInfo, Job, JobT
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ServerRefused
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.remarks import some
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, TableInfo
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopiedTable, CopyState
@@ -198,9 +199,8 @@ class TargetTables:
 
 def not_empty(tables: list[str]) -> str:
     """Why a first load is refused."""
-    shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
     return (
-        f"a first load needs an empty target, but there are rows in {shown}. Drop these tables if nobody needs them, or leave them out with "
+        f"a first load needs an empty target, but there are rows in {some(tables, 5)}. Drop these tables if nobody needs them, or leave them out with "
         "syncer.ignore-table. --bootstrap-restart removes what an earlier first load has copied. To copy tables of a running stream, name them: "
         "--bootstrap DB.TABLE"
     )
@@ -208,8 +208,7 @@ def not_empty(tables: list[str]) -> str:
 
 def none_there(tables: Sequence[str]) -> str:
     """The error of a target that a stream begins on, and that has none of the ``tables`` of that moment. Pure."""
-    shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
-    return f"the target has none of the upstream's {len(tables)} tables ({shown}), and the stream begins after they were created"
+    return f"the target has none of the upstream's {len(tables)} tables ({some(tables, 5)}), and the stream begins after they were created"
 
 
 FILL_IT = "start with --bootstrap-all, which copies them from [spark.upstream]; or set initial-commit-ts = 0, if the binlogs of the Pumps reach back to their CREATE TABLE"

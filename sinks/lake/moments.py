@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from pyspark_tidb_binlog.conf import failpoints
-from pyspark_tidb_binlog.conf.kinds import nearest
+from pyspark_tidb_binlog.conf.setting import nearest
 from pyspark_tidb_binlog.schemas.changes.change_rows import commit_time
 from pyspark_tidb_binlog.schemas.changes.table_names import NamedTable
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note
+from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note, some
 from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
@@ -111,7 +111,7 @@ def missing_rights(granted: Sequence[Granted], wanted: WantedRights, account: st
     for right in _replicating(wanted):
         lacking = [database for database in wanted.databases if not has(right, database)]
         if lacking:
-            shown = ", ".join(f"{name}.*" for name in lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+            shown = some([f"{name}.*" for name in lacking], 5)
             todo = _grant((right,), lacking[0] if len(lacking) == 1 else "", account)
             yield hinders(here, f"lacks {right} on {shown}: {_BREAKS[right]}", todo)
     if not has("CREATE") and all(has("CREATE", database) for database in wanted.databases):

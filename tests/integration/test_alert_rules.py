@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.check.monitoring_files import RULES, alert_name
 from pyspark_tidb_binlog.schemas.alarms import ALARMS
+from tests.support.monitoring_files import RULES, alert_name
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
-from pyspark_tidb_binlog.conf.kinds import PAIRS, text_of
 from pyspark_tidb_binlog.conf.model import KafkaConfig
+from pyspark_tidb_binlog.conf.setting import PAIRS, text_of
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, Stopped
 from pyspark_tidb_binlog.sinks.kafka import confluent_topic, kafka_sink

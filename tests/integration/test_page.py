@@ -16,8 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream import live_page
-from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
-from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts
+from pyspark_tidb_binlog.jobs.stream.live_page import LivePage, PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.changes.change_readers import changed_ima
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, PumpConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.check import verify_follow
-from pyspark_tidb_binlog.jobs.check.node_look import rest
+from pyspark_tidb_binlog.jobs.check.node_report import rest
 from pyspark_tidb_binlog.jobs.check.verify_follow import Follow
 from pyspark_tidb_binlog.jobs.check.verify_run import VerifyRun
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table

@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from pyspark_tidb_binlog.jobs.check.monitoring_files import BOARD, files
 from pyspark_tidb_binlog.schemas.alarms import ALARMS
+from tests.support.monitoring_files import BOARD, files
 
 WORDS = frozenset(
     "time changes last_over_time rate sum min max histogram_quantile label_values unless and by on ignoring ALERTS instance".split()

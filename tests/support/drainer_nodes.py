@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
-from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.drainer.pages import StreamControls, StreamSight
+from pyspark_tidb_binlog.binlog_source.drainer.pages import ServedStream
+from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ class PretendedStream:
 
     def node(self, registry: Registry | None, node_id: str = "drainer", **more: Any) -> DrainerNode:
         """A node of it on any port of this machine; ``more``: as ``DrainerNode`` takes it."""
-        sight = StreamSight(
+        stream = ServedStream(
             commit_ts=lambda: self.commit_ts(),
             pump_positions=lambda: self.positions,
             applied_at=lambda: self.applied_at,
@@ -42,8 +42,6 @@ class PretendedStream:
             metrics=self.metrics.text,
             page=lambda after: self.page(after),
             document={"": "a list", "errors/ddl": "# DDLs"}.get,
-        )
-        controls = StreamControls(
             pause=lambda: self._do("pause"),
             resume=lambda: self._do("resume"),
             rest=lambda seconds: self._do(f"rest {seconds:g}"),
@@ -52,7 +50,7 @@ class PretendedStream:
             end=lambda: self.asked.append("end"),
             reload=self._reload,
         )
-        return DrainerNode(registry, node_id, "127.0.0.1:0", "", sight, controls, **more)
+        return DrainerNode(registry, node_id, "127.0.0.1:0", "", stream, **more)
 
     def _do(self, what: str) -> None:
         if self.trouble is not None:

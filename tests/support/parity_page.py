@@ -13,7 +13,8 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 
 ROOT = Path(__file__).parents[2]

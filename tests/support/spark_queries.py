@@ -120,7 +120,7 @@ def drained(spark: SparkSession, flags: Sequence[str], environ: Mapping[str, str
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        patch.setattr(drainer, "build_session", lambda name: spark)
+        patch.setattr(drainer, "build_session", lambda name, delta: spark)
         patch.setattr(drainer, "stop_on_signals", lambda: stop or threading.Event())
         try:
             assert drainer.main(flags) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf import reference, unset
-from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
+from pyspark_tidb_binlog.conf.load import flags_of, load_drainer
 from pyspark_tidb_binlog.conf.model import (
     ApplyConfig,
     DrainerConfig,
@@ -18,10 +18,9 @@ from pyspark_tidb_binlog.conf.model import (
     TableMigrateRule,
     TableName,
     TargetConfig,
-    settings_of,
 )
-from pyspark_tidb_binlog.conf.unsupported import ONLY_FOR, ONLY_WITH, WITHOUT_EFFECT
-from tests.support.settings_file import toml
+from pyspark_tidb_binlog.conf.setting import settings_of
+from tests.support.settings_file import load_pump, toml
 
 ROOT = Path(__file__).parents[3]
 
@@ -167,15 +166,11 @@ def test_the_annotated_files_leave_no_setting_out(model: type, file: str) -> Non
 
 
 @pytest.mark.parametrize("model", [DrainerConfig, PumpConfig])
-def test_paths_flags_and_variables_are_unique_and_tables_name_settings(model: type) -> None:
+def test_paths_flags_and_variables_are_unique_and_what_a_setting_needs_is_one(model: type) -> None:
     settings = settings_of(model)
     for names in ([s.path.lower() for s in settings], [s.flag for s in settings if s.flag]):
         assert len(names) == len(set(names))
-    paths = {setting.path for setting in settings}
-    if model is DrainerConfig:
-        others = {setting.path for setting in settings_of(PumpConfig)}
-        named = {*WITHOUT_EFFECT, *ONLY_FOR, *ONLY_WITH, *ONLY_WITH.values()}
-        assert named <= paths | others
+    assert {setting.needs for setting in settings if setting.needs} <= {setting.path for setting in settings}
 
 
 @pytest.mark.shows("order of settings")

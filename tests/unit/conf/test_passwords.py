@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.conf.encrypted import encrypted
-from pyspark_tidb_binlog.conf.load import flags_of, load_drainer, load_pump
+from pyspark_tidb_binlog.conf.load import flags_of, load_drainer
 from pyspark_tidb_binlog.conf.model import UpstreamConfig
-from tests.support.settings_file import toml
+from tests.support.settings_file import load_pump, toml
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

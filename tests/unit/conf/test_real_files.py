@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.conf.load import load_drainer, load_pump
+from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import PumpConfig, SecurityConfig, TableName, TargetConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
-from tests.support.settings_file import toml
+from tests.support.settings_file import load_pump, toml
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

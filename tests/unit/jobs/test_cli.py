@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig, settings_of
+from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
+from pyspark_tidb_binlog.conf.setting import settings_of
 from pyspark_tidb_binlog.jobs import ctl, demo, rehearse
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.entry import cli, logs
@@ -268,7 +269,7 @@ def test_the_settings_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     logs.log_to_file()
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)
-    cli.pump_config(parser.parsed([f"-log-file={tmp_path / 'of' / 'pump.log'}", "-log-format=json"]))
+    cli.config_of(PumpConfig, parser.parsed([f"-log-file={tmp_path / 'of' / 'pump.log'}", "-log-format=json"]))
     logging.warning("there")
     assert json.loads((tmp_path / "of" / "pump.log").read_text())["message"] == "there" and logs.log_file() == tmp_path / "of" / "pump.log"
     assert not (tmp_path / "log" / "job.log").exists()
@@ -298,9 +299,9 @@ def test_who_only_looks_at_a_drainers_settings_leaves_its_log_alone(tmp_path: Pa
 def test_no_file_may_be_named(tmp_path: Path) -> None:
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)
-    assert cli.pump_config(parser.parsed(["-config=", "-node-id=p"])).node_id == "p"
+    assert cli.config_of(PumpConfig, parser.parsed(["-config=", "-node-id=p"])).node_id == "p"
     with pytest.raises(ConfigError, match=f"cannot read the settings file {tmp_path}: Is a directory"):
-        cli.pump_config(parser.parsed(["-config", str(tmp_path)]))
+        cli.config_of(PumpConfig, parser.parsed(["-config", str(tmp_path)]))
 
 
 def test_a_log_file_that_cannot_be_written_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,14 +312,14 @@ def test_a_log_file_that_cannot_be_written_is_a_config_error(tmp_path: Path, mon
     (tmp_path / "directory").mkdir()
     for place in (tmp_path / "directory", tmp_path / "file" / "log"):
         with pytest.raises(ConfigError, match=f"cannot write log-file {place}: "):
-            cli.pump_config(parser.parsed(["-log-file", str(place)]))
+            cli.config_of(PumpConfig, parser.parsed(["-log-file", str(place)]))
 
 
 def test_settings_of_a_pump(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('node-id = "p9"\naddr = "127.0.0.1:1"\n')
     parser = cli.parser("pump", "")
     cli.add_settings(parser, PumpConfig)
-    config = cli.pump_config(parser.parsed(["--config", str(tmp_path / "p.toml"), "--addr", "127.0.0.1:2"]))
+    config = cli.config_of(PumpConfig, parser.parsed(["--config", str(tmp_path / "p.toml"), "--addr", "127.0.0.1:2"]))
     assert (config.node_id, config.addr) == ("p9", "127.0.0.1:2")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_tidb_binlog.jobs.check import doctor
 from pyspark_tidb_binlog.jobs.check.doctor import Examined, lines
-from pyspark_tidb_binlog.jobs.check.node_look import Question
+from pyspark_tidb_binlog.jobs.check.node_report import Question
 from pyspark_tidb_binlog.schemas.alarms import Check, Facts
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from tests.unit.schemas.test_alarms import WELL

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.jobs.entry import logs
-from pyspark_tidb_binlog.jobs.entry.log_lines import JsonLines, TextLines, quoted
+from pyspark_tidb_binlog.jobs.entry.logs import JsonLines, TextLines, quoted
 
 TIME = r"\[\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3} [+-]\d\d:\d\d\]"
 VALUE = r'(?:[^\s"=\[\]\\]*|"(?:[^"\\]|\\.)*")'

@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import os
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -155,10 +156,11 @@ def test_filters_leave_out_events_and_ddls() -> None:
 
 def run(argv: list[str]) -> list[int]:
     """The commit_ts of what a replay takes."""
-    settings = replay.settings_of_replay(replay.given_to_replay(argv, os.environ))
+    config = replay.replay_config(argv)
     out = BytesIO()
-    assert replay.replay(settings, replay.Printer(out)) == out.getvalue().count(b"\n")
-    return [b.commit_ts for b in binlogs_in(settings.directory, settings.wanted)]
+    replay.replay(config, partial(replay.print_all, out))
+    assert sum(1 for _ in binlogs_in(Path(config.data_dir), config.wanted)) == out.getvalue().count(b"\n")
+    return [b.commit_ts for b in binlogs_in(Path(config.data_dir), config.wanted)]
 
 
 @pytest.mark.shows("Reparo: settings")
@@ -192,18 +194,18 @@ def test_variables_stand_for_options_that_are_not_given(tmp_path: Path, monkeypa
     ("text", "why"),
     [
         ('data-dirr = "x"', "did you mean 'data-dir'"),
-        ("data-dir = 5", "data-dir is 5"),
+        ("data-dir = 5", "reparo.toml: data-dir: 5 is not a string"),
         ('data-dir = "."\ndest-type = "mysql"', r"the file of -config has no \[dest-db\]"),
         ('data-dir = "."\ndest-type = "memory"', "dest-type is 'memory'; this release can replay to: print, mysql"),
-        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nhots = "h"', r"\[dest-db\] hots .* did you mean 'host'"),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nhots = "h"', r"unknown setting 'dest-db.hots'; did you mean 'dest-db.host'"),
         (
             'data-dir = "."\ndest-type = "mysql"\n[dest-db]\npassword = 12345',
-            r"\[dest-db\] password is the given value: give a value of type str",
+            r"reparo.toml: dest-db.password: the value is not a string",
         ),
-        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nport = 70000', "port is 70000: give a port"),
+        ('data-dir = "."\ndest-type = "mysql"\n[dest-db]\nport = 70000', "dest-db.port: 70000 is not a port"),
         ('data-dir = "."\ntxn-batch = 0', "txn-batch must be at least 1"),
         ('data-dir = "."\nworker-count = 5000', "worker-count must be 1 to 1024"),
-        ('data-dir = "."\nsafe-mode = 1', "safe-mode is 1: give a value of type bool"),
+        ('data-dir = "."\nsafe-mode = 1', "safe-mode: 1 is not true or false"),
         ('data-dir = "absent"', "not a directory"),
         ("", "data-dir is not set"),
         ('data-dir = "."\nstart-datetime = "yesterday"', "YYYY-MM-DD"),
@@ -212,7 +214,7 @@ def test_variables_stand_for_options_that_are_not_given(tmp_path: Path, monkeypa
             'data-dir = "."\nreplicate-ignore-db = ["("]',
             r"one of replicate-do-db, replicate-ignore-db, .*: '\(' is not a valid regular expression",
         ),
-        ("x = ", "cannot read"),
+        ("x = ", "reparo.toml is not valid TOML"),
     ],
 )
 def test_wrong_settings_are_named(text: str, why: str, tmp_path: Path) -> None:
@@ -227,15 +229,15 @@ def test_settings_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config = tmp_path / "reparo.toml"
     config.write_text(f'data-dir = "{tmp_path}"\ndest-type = "mysql"\nworker-count = 4\n[dest-db]\nhost = "h"\nport = 4000\nuser = "u"\n')
 
-    def settings(*argv: str) -> replay.ReplaySettings:
-        return replay.settings_of_replay(replay._options().parsed(["-config", str(config), *argv]))
+    def settings(*argv: str) -> replay.ReplayConfig:
+        return replay.replay_config(["-config", str(config), *argv])
 
     found = settings()
     assert found.destination == TargetConfig(host="h", port=4000, user="u", password="from the environment")
     assert (found.apply.worker_count, found.apply.txn_batch, found.apply.safe_mode) == (4, 20, False)
     given = settings("-c", "7", "-txn-batch=3", "-safe-mode").apply
     assert (given.worker_count, given.txn_batch, given.safe_mode) == (7, 3, True)
-    assert settings("-safe-mode=false", "-dest-type", "print").destination is None
+    assert settings("-safe-mode=false", "-dest-type", "print").dest_type == "print"
 
 
 def test_a_file_that_is_missing_ends_the_replay(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pyspark_tidb_binlog.jobs.stream.report import (
     plain,
     progress_in,
     pumps_of,
-    render_json,
     render_line,
     render_summary,
     unanswered,
@@ -59,11 +58,11 @@ def test_findings_are_counted_on_the_line_and_named_in_the_summary() -> None:
 
 
 def test_json_holds_every_field_and_the_time_for_people() -> None:
-    values = json.loads(render_json(BUSY))
+    values = as_json(BUSY)
     assert values["resolved_ts"] == TS
     assert values["resolved_time"] == "2026-09-21 14:13:20.123"
     assert values["holding"] == "Pump pump-2"
-    assert values["fakes_sent"] == 0 and json.loads(render_json(replace(BUSY, fakes_sent=3)))["fakes_sent"] == 3
+    assert values["fakes_sent"] == 0 and as_json(replace(BUSY, fakes_sent=3))["fakes_sent"] == 3
     assert set(values) == {*Progress.__slots__, "resolved_time"}
 
 
@@ -94,7 +93,7 @@ def test_who_holds_is_named_with_since_when(reported: dict[str, object], said: s
 def test_while_tables_are_copied_the_line_says_how_far_they_are() -> None:
     copying = replace(BUSY, bootstrap="copying [####] 17% | 1 of 4 tables")
     assert render_line(copying) == "copying [####] 17% | 1 of 4 tables" and render_line(copying, 12).split() == copying.bootstrap.split()
-    assert json.loads(render_json(copying))["bootstrap"] == copying.bootstrap and json.loads(render_json(BUSY))["bootstrap"] == ""
+    assert as_json(copying)["bootstrap"] == copying.bootstrap and as_json(BUSY)["bootstrap"] == ""
 
 
 def test_pumps_are_seen_with_their_registered_state_and_what_keeps_them_away() -> None:

@@ -52,7 +52,7 @@ def test_the_form(asked: str, out: io.StringIO, term: str, panel: bool, form: Pr
 def test_a_stream_writes_a_line_every_30_seconds(as_json: bool, rows: int) -> None:
     """Its timestamps and what it waits for change all the time, as those of a stream that reads nothing but fakes, or ``rows`` a second."""
     out, now = io.StringIO(), [0.0]
-    lines = Lines(out, as_json=as_json, clock=lambda: now[0])
+    lines = Lines(out, in_json=as_json, clock=lambda: now[0])
     for second in range(86_400):
         now[0] = float(second)
         pumps = (SeenPump("p1", "online", TS + second, 0.2), SeenPump("p2", "online", TS + second, 0.3))
@@ -97,7 +97,7 @@ def test_a_change_goes_out_at_once(changed: dict[str, object]) -> None:
 
 def test_json_goes_out_when_rows_have_come() -> None:
     out = io.StringIO()
-    lines = Lines(out, as_json=True, clock=lambda: 5.0)
+    lines = Lines(out, in_json=True, clock=lambda: 5.0)
     for progress in (BUSY, BUSY, replace(BUSY, row_events=279_017)):
         lines.show(progress)
     assert len(out.getvalue().splitlines()) == 2
@@ -107,7 +107,7 @@ def test_the_json_form_is_one_object_a_line() -> None:
     """A DDL that is no UTF-8 is a line, too."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, "utf-8")
-    Lines(out, as_json=True).show(replace(BUSY, last_ddl="-- 表 \udcff"))
+    Lines(out, in_json=True).show(replace(BUSY, last_ddl="-- 表 \udcff"))
     assert json.loads(raw.getvalue())["last_ddl"] == "-- 表 \udcff" and "表".encode() in raw.getvalue()
     out = io.StringIO()
     with Reporter(lambda: BUSY, out, ProgressForm.JSON, interval=1000) as reporter:

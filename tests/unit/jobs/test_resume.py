@@ -6,20 +6,21 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.stream.resume import (
     DeltaPlace,
     NothingApplied,
     ResumeState,
-    TargetWords,
     check_no_gap,
     check_spark,
     committed_ts,
     first_ts,
 )
+from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
 
-TARGET = TargetWords.of_database("db:3306", "tidb_binlog", 7)
+TARGET = words_for(DrainerConfig(source=SourceConfig(cluster_id=7), target=TargetConfig(host="db", port=3306)))
 PLACES = ResumeState(TARGET, 7, "var/spark", "var/delta", -1)
 FROM_SETTINGS = ResumeState(TARGET, 7, "var/spark", "var/delta", 0)
 

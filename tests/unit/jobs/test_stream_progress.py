@@ -140,4 +140,4 @@ def test_a_jvm_that_hangs_takes_no_thread_of_the_pages(scene: Scene) -> None:
     assert scene.counts.pump_positions() is None
     scene.counts.progress(cast(Any, scene.query), scene.gate)
     assert scene.counts.pump_positions() == REPORT["promises"], "as it was read last, without the JVM"
-    assert b'binlog_drainer_pump_position{nodeID="p1"}' in scene.counts.metrics_text()
+    assert b'binlog_drainer_pump_position{nodeID="p1"}' in scene.counts.metrics.text()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
-from pyspark_tidb_binlog.jobs.check.monitoring_files import BOARD, RULES, alert_name, files, of_drainer, of_pump
+from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.schemas.alarms import ALARMS
 from tests.support.asked_metrics import asked_metrics, served_metrics
+from tests.support.monitoring_files import BOARD, RULES, alert_name, files, of_drainer, of_pump
 
 ROOT = Path(__file__).parents[3]
 

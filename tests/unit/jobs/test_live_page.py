@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.stream.live_page import LivePage
+from pyspark_tidb_binlog.jobs.stream.live_page import LivePage, PageFacts, seen_ddl, seen_finding, state_of
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
-from pyspark_tidb_binlog.jobs.stream.page_state import PageFacts, seen_ddl, seen_finding, state_of
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
 from pyspark_tidb_binlog.schemas.events import Delivery, tso
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind

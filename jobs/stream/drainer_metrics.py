@@ -2,7 +2,7 @@
 
 Here a batch is the unit of work, not a binlog. So some metrics differ from a real Drainer's:
 
-* ``event``: row events of one batch are counted together, under the types that the batch distinguishes.
+* ``event``: row events are counted together, under the type ``Row``.
 * ``execute_duration_time``, ``query_duration_time``, ``checkpoint_delay_seconds``: one observation per batch.
 * ``read_binlog_size``: one observation per step of a Pump's log (at most 1 MiB, or what was new), with the mean size of the steps since the
   last observation.
@@ -16,33 +16,18 @@ Promises: timestamps are physical milliseconds. Thread-safe; ``applied`` and ``p
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import Exposition, Family, LabelledHistogram, count, gauge, gauges
 from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.events import physical_ms
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 
 _P = "binlog_drainer_"
 _OURS = "binlog_drainer_spark_"
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedBatch:
-    """What one batch did."""
-
-    upto_ts: int
-    """Everything up to here is in the target."""
-    transactions: int
-    events: Mapping[str, int]
-    """Row events and DDLs by type, as the label of ``event``: ``Insert``, ``DDL``, …"""
-    ddls: int
-    stages: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by stage; ``read`` is the time until the row events were there, ``write`` that of the statements on the target."""
-    findings: Mapping[str, int] = field(default_factory=dict)
-    """Number of findings by kind."""
 
 
 class DrainerMetrics:
@@ -60,10 +45,10 @@ class DrainerMetrics:
         self._size = LabelledHistogram(f"{_P}read_binlog_size", "Bytes of a step of a Pump's log.", ("nodeID",), 16, 25)
         for single in (self._execute, self._delay):
             single.touch(())
-        self._events: dict[str, int] = {"DDL": 0, "savepoint": 0}
-        self._totals: dict[str, int] = {"batches": 0, "transactions": 0, "ddls": 0}
+        self._events = Counter({"DDL": 0, "savepoint": 0})
+        self._transactions = 0
         self._stages: dict[str, float] = {}
-        self._findings: dict[str, int] = {}
+        self._findings = Counter[str]()
         self._reported: Mapping[str, Any] = {}
         self._received: dict[str, tuple[int, int]] = {}
         """Steps and bytes of each Pump's log that were reported so far."""
@@ -77,20 +62,16 @@ class DrainerMetrics:
         """What ``verify`` has found."""
         self._exposition = Exposition(self._collect)
 
-    def applied(self, batch: AppliedBatch) -> None:
+    def applied(self, batch: BatchReport) -> None:
         """A batch is in the target."""
         with self._lock:
-            for kind, number in batch.events.items():
-                self._events[kind] = self._events.get(kind, 0) + number
-            self._events["savepoint"] += 1
-            for name, number in (("batches", 1), ("transactions", batch.transactions), ("ddls", batch.ddls)):
-                self._totals[name] += number
-            for stage, seconds in batch.stages.items():
+            self._events.update({"Row": batch.row_events, "DDL": batch.ddls, "savepoint": 1})
+            self._transactions += batch.transactions
+            for stage, seconds in batch.seconds.items():
                 self._stages[stage] = self._stages.get(stage, 0.0) + seconds
-            for kind, number in batch.findings.items():
-                self._findings[kind] = self._findings.get(kind, 0) + number
-            self._execute.add((), sum(seconds for stage, seconds in batch.stages.items() if stage != "read"))
-            if (written := batch.stages.get("write")) is not None:
+            self._findings.update(str(finding.kind) for finding in batch.findings)
+            self._execute.add((), sum(seconds for stage, seconds in batch.seconds.items() if stage != "read"))
+            if (written := batch.seconds.get("write")) is not None:
                 self._query.add(("exec",), written)
             self._delay.add((), max(0.0, self._now() - physical_ms(batch.upto_ts) / 1000))
 
@@ -129,7 +110,7 @@ class DrainerMetrics:
         yield gauges(
             f"{_P}pump_position", "Newest ts from each Pump, physical milliseconds.", "nodeID", ((p, physical_ms(t)) for p, t in promises)
         )
-        yield count(f"{_P}ddl_jobs_total", "DDL jobs executed.", "", (("", self._totals["ddls"]),))
+        yield count(f"{_P}ddl_jobs_total", "DDL jobs executed.", "", (("", self._events["DDL"]),))
         yield count(f"{_P}event", "Row events and DDLs applied.", "type", sorted(self._events.items()))
         yield count(f"{_P}error_count", "Errors by type.", "type", (("unmarshal_binlog", 0),))
         yield gauges(f"{_P}queue_size", "What waits to be applied.", "name", (("syncer_input", reported.get("unread_steps", 0)),))
@@ -139,8 +120,8 @@ class DrainerMetrics:
         lag = max(0.0, self._now() - physical_ms(commit_ts) / 1000) if commit_ts else 0.0
         yield gauge(f"{_OURS}lag_seconds", "Age of the checkpoint.", lag)
         yield gauges(f"{_OURS}state", "1 for the registered state.", "state", ((s.value, float(s is self.state)) for s in NodeState))
-        for name in ("batches", "transactions"):
-            yield count(f"{_OURS}{name}_total", f"{name.capitalize()} applied.", "", (("", self._totals[name]),))
+        yield count(f"{_OURS}batches_total", "Batches applied.", "", (("", self._events["savepoint"]),))
+        yield count(f"{_OURS}transactions_total", "Transactions applied.", "", (("", self._transactions),))
         yield count(f"{_OURS}stage_seconds_total", "Seconds of the batches by stage.", "stage", sorted(self._stages.items()))
         yield count(f"{_OURS}findings_total", "Findings by kind.", "kind", sorted(self._findings.items()))
         found = [self.verified] if self.verified is not None else []

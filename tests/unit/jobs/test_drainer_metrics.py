@@ -5,9 +5,11 @@ import re
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
-from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import AppliedBatch, DrainerMetrics
+from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.schemas.alarms import Verified
 from pyspark_tidb_binlog.schemas.events import tso
+from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind
+from pyspark_tidb_binlog.sinks.engine.batch_report import BatchReport
 
 NOW = 1_700_000_000.0
 COMMITTED = tso(int(NOW - 2) * 1000)
@@ -51,7 +53,8 @@ def reported(steps: int, size: int, promise: int) -> dict[str, object]:
 @pytest.fixture
 def metrics() -> DrainerMetrics:
     made = DrainerMetrics(lambda: COMMITTED, lambda: NOW)
-    made.applied(AppliedBatch(COMMITTED, 4, {"Insert": 6, "DDL": 1}, 1, {"read": 100.0, "plan": 0.5, "write": 1.5}, {"rows": 2}))
+    findings = (Finding(FindingKind.ROWS, "one"), Finding(FindingKind.ROWS, "two"))
+    made.applied(BatchReport(1, 0, COMMITTED, 1, 4, 6, 60, 6, 1, {"read": 100.0, "plan": 0.5, "write": 1.5}, findings))
     made.pumps(reported(2, 200, COMMITTED))
     return made
 
@@ -92,7 +95,7 @@ def test_units_are_a_real_ones(metrics: DrainerMetrics) -> None:
     assert found["binlog_drainer_execute_duration_time_sum"] == 2.0, "without the time in which it waited for binlogs"
     assert found['binlog_drainer_query_duration_time_sum{type="exec"}'] == 1.5
     assert found["binlog_drainer_checkpoint_delay_seconds_sum"] == 2.0
-    assert found['binlog_drainer_event{type="Insert"}'] == 6 and found['binlog_drainer_event{type="savepoint"}'] == 1
+    assert found['binlog_drainer_event{type="Row"}'] == 6 and found['binlog_drainer_event{type="savepoint"}'] == 1
     assert found["binlog_drainer_ddl_jobs_total"] == 1
     bounds = [re.search(r'le="([^"]+)"', n)[1] for n in found if n.startswith("binlog_drainer_execute_duration_time_bucket")]  # type: ignore[index]
     assert (bounds[0], len(bounds)) == ("5e-05", 19)

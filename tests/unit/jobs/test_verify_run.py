@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pyspark_tidb_binlog.jobs.check.verified_view import JsonView, TextView, progress_line, total_of
+from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TextView, progress_line, total_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from pyspark_tidb_binlog.sinks.verify.definition import NotCompared
 from pyspark_tidb_binlog.sinks.verify.table_comparison import Tally

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, UpstreamConfig
-from pyspark_tidb_binlog.jobs.check.upstream_account import UpstreamSight, upstream_remarks
+from pyspark_tidb_binlog.jobs.check.upstream_checks import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
 from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory

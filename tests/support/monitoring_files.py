@@ -1,4 +1,4 @@
-"""``make monitoring``: the Grafana dashboard and Prometheus' alert rules in ``deploy/``, made from the metrics and from the table of alarms.
+"""``make monitoring`` (``python -m tests.support.monitoring_files``): the Grafana dashboard and Prometheus' alert rules in ``deploy/``, made from the metrics and from the table of alarms.
 
 The metrics' own table is what ``GET /metrics`` of a Drainer and of a Pump begins with: names, kinds and help. So the board has a panel for each, and
 no panel for anything else.
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.drainer.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.binlog_source.pump.metrics import PumpMetrics, StoreFigures
 from pyspark_tidb_binlog.binlog_source.pump.storage.chaser import ChaserCounts
 from pyspark_tidb_binlog.conf.entry import HOME
+from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.schemas.alarms import ALARMS, Alarm, Rule
 
 BOARD, RULES = "grafana-dashboard.json", "prometheus-alerts.yml"
