@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.status_port import status_ports
 from pyspark_tidb_binlog.conf.entry import comparing
-from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.stream.targets import relay_stream
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ApplyError, PumpUnavailable, Stopped
@@ -53,7 +54,7 @@ def recover_without_upstream(config: DrainerConfig, stop: threading.Event) -> No
     _log.warning("%s; the target's checkpoint is not consistent: the relay log in %s is replayed", away, directory)
     done = replayed(config, cluster_id, stop)
     if done is not None:
-        raise PumpUnavailable(f"{away}. {in_words(done, directory)}")
+        raise PumpUnavailable(f"{away}. {replayed_words(done, directory)}")
 
 
 def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> Replayed | None:
@@ -72,7 +73,7 @@ def replayed(config: DrainerConfig, cluster_id: int, stop: threading.Event) -> R
     return done
 
 
-def in_words(done: Replayed, directory: Path) -> str:
+def replayed_words(done: Replayed, directory: Path) -> str:
     """The text for the operator: what the replay did, and what to do."""
     text = (
         f"The relay log in {directory} was replayed: {done.transactions} transactions with {done.operations} row operations and {done.ddls} DDLs. The target "
@@ -95,22 +96,21 @@ def upstream_away(config: DrainerConfig) -> str:
             named = str(error)
     else:
         named = f"none of the Pumps {source.pumps} answers"
-    return "" if any(map(_answers, _addresses(config))) else f"the upstream cannot be reached: {named}"
+    return "" if any(map(_answers, _addresses(source))) else f"the upstream cannot be reached: {named}"
 
 
-def _addresses(config: DrainerConfig) -> Iterator[tuple[str, int]]:
-    """Host and port of the Pumps and status ports that the settings name."""
-    urls = [] if names_registry(config.source) else [f"//{one.strip()}" for one in config.source.pumps.split(",")]
-    urls += [one.strip() for one in config.source.tidb_status.split(",") if one.strip().startswith(("http://", "https://"))]
-    for url in urls:
-        parts = urlsplit(url)
-        if parts.hostname:
-            yield parts.hostname, parts.port or 10080
+def _addresses(source: SourceConfig) -> Iterator[str]:
+    """``//host:port`` of the Pumps and status ports that the settings name; of a registry, the Pumps are not known."""
+    if not names_registry(source):
+        yield from (f"//{one.strip()}" for one in source.pumps.split(","))
+    if "://" in source.tidb_status:
+        yield from status_ports(source.tidb_status)
 
 
-def _answers(address: tuple[str, int]) -> bool:
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
     try:
-        socket.create_connection(address, _CONNECT_SECONDS).close()
+        socket.create_connection((parts.hostname or "", parts.port or 0), _CONNECT_SECONDS).close()
     except OSError:
         return False
     return True

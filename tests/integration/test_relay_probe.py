@@ -59,6 +59,14 @@ def test_one_port_that_answers_is_an_upstream(where: str) -> None:
     assert "none of the Pumps" in upstream_away(config_of(pumps, status))
 
 
+@pytest.mark.parametrize(("status", "asked"), [("http://lb", "http://lb:80"), ("http://x:1, https://lb", "https://lb:443")])
+def test_a_status_port_has_the_port_of_its_scheme(status: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_answers", lambda url: url == asked)
+    assert upstream_away(config_of("10.0.0.1:8250", status)) == ""
+    with pytest.raises(ConfigError, match="'ftp://lb' is not of the form"):
+        upstream_away(config_of("10.0.0.1:8250", "ftp://lb"))
+
+
 @pytest.mark.mysql
 @pytest.mark.parametrize(
     ("row", "there", "recovers"),
