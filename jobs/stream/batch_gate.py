@@ -31,7 +31,8 @@ class BatchGate:
     def __init__(self) -> None:
         """Make the directory; the gate is open."""
         self._directory = Path(tempfile.mkdtemp(prefix="tbs-stop-"))
-        self._is_shut = self._for_good = self._removed = False
+        self.is_shut = self._for_good = self._removed = False
+        """Whether no batch may begin; whether ever again; whether the stream has ended."""
         self._rests_until = 0.0
         """``monotonic`` when a rest is over; 0 = it does not rest."""
         self._quiet_since = 0.0
@@ -42,11 +43,6 @@ class BatchGate:
     def file(self) -> Path:
         """The file whose existence shuts the gate."""
         return self._directory / "stop"
-
-    @property
-    def is_shut(self) -> bool:
-        """Whether no batch may begin."""
-        return self._is_shut
 
     @property
     def asked(self) -> bool:
@@ -69,7 +65,7 @@ class BatchGate:
             OSError: as ``shut`` and ``open``.
         """
         with self._lock:
-            if not self._is_shut or self._rests_until:
+            if not self.is_shut or self._rests_until:
                 if seconds > 0:
                     self._shut(monotonic() + seconds)
                 else:
@@ -78,7 +74,7 @@ class BatchGate:
     def shut_for_good(self) -> None:
         """Let no batch begin any more. If the file cannot be made, log that: the stream then ends in the middle of a batch."""
         with self._lock:
-            self._is_shut = self._for_good = True
+            self.is_shut = self._for_good = True
             try:
                 self._make_directory()
                 self.file.touch()
@@ -105,9 +101,9 @@ class BatchGate:
                 return
             if self._rests_until and monotonic() >= self._rests_until:
                 self._open()
-            missing = not self._directory.exists() or (self._is_shut and not self.file.exists())
+            missing = not self._directory.exists() or (self.is_shut and not self.file.exists())
             self._make_directory()
-            if self._is_shut:
+            if self.is_shut:
                 self.file.touch()
             os.utime(self._directory)
             if missing:
@@ -120,13 +116,13 @@ class BatchGate:
     def _shut(self, rests_until: float) -> None:
         self._make_directory()
         self.file.touch()
-        self._is_shut, self._rests_until = True, rests_until
+        self.is_shut, self._rests_until = True, rests_until
 
     def _open(self) -> None:
         if not self._for_good:
             self._make_directory()
             self.file.unlink(missing_ok=True)
-            self._is_shut, self._rests_until, self._quiet_since = False, 0.0, 0.0
+            self.is_shut, self._rests_until, self._quiet_since = False, 0.0, 0.0
 
     def _make_directory(self) -> None:
         if self._removed:

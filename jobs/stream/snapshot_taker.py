@@ -69,25 +69,18 @@ def _since(ts: int) -> int:
     return tso(max(physical_ms(ts) - SYNC_SECONDS * 1000, 0))
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotTaker:
     """Takes, and keeps, the snapshots of one Drainer."""
 
-    def __init__(
-        self,
-        reader: SchemaReader,
-        feed: HistoryFeed,
-        kept: HistoryCache | None,
-        safe_point: Callable[[], int | None],
-        timeout: float,
-        pause: Callable[[float], object],
-    ) -> None:
-        """``safe_point``: up to which ts MVCC data may be collected, None = unknown. ``timeout``: seconds for a job to appear."""
-        self._reader = reader
-        self._feed = feed
-        self._kept = kept
-        self._safe_point = safe_point
-        self._timeout = timeout
-        self._pause = pause
+    reader: SchemaReader
+    feed: HistoryFeed
+    kept: HistoryCache | None
+    safe_point: Callable[[], int | None]
+    """Up to which ts MVCC data may be collected; None = unknown."""
+    timeout: float
+    """Seconds for a job to appear."""
+    pause: Callable[[float], object]
 
     def at(self, ts: int, *, again: bool) -> SnapshotJobs:
         """The snapshot with which the history begins so that it holds the schema at ``ts``.
@@ -97,7 +90,7 @@ class SnapshotTaker:
         Raises:
             HistoryUnavailable: the schema at ``ts`` can no longer be told, or the status ports do not answer.
         """
-        kept = self._kept.load() if again and self._kept is not None else []
+        kept = self.kept.load() if again and self.kept is not None else []
         if kept:
             snapshot = SnapshotJobs(tuple(kept))
             if snapshot.ts <= ts and self._is_continued(snapshot):
@@ -109,22 +102,22 @@ class SnapshotTaker:
                 ts,
             )
         snapshot = self._taken(ts)
-        if self._kept is not None:
-            self._kept.store(snapshot.jobs)
+        if self.kept is not None:
+            self.kept.store(snapshot.jobs)
         return snapshot
 
     def _is_continued(self, snapshot: SnapshotJobs) -> bool:
         """Whether the history has every job after the snapshot. If the job ids do not show it, the schema versions do: GC does not remove them."""
-        jobs = list(self._feed.snapshot().jobs.values())
+        jobs = list(self.feed.snapshot().jobs.values())
         if snapshot.continued_by(jobs):
             return True
-        return not _lost(Touched.of(self._reader.changes(snapshot.ts, snapshot.ts), snapshot.ts), jobs)
+        return not _lost(Touched.of(self.reader.changes(snapshot.ts, snapshot.ts), snapshot.ts), jobs)
 
     def _taken(self, ts: int) -> SnapshotJobs:
-        listing = self._reader.listing()
+        listing = self.reader.listing()
         # After the listing: what it shows beyond the ts is among them.
-        touched = Touched.of(self._reader.changes(ts, _since(ts)), ts)
-        jobs = [job for job in self._feed.refresh().jobs.values() if job.id > 0]
+        touched = Touched.of(self.reader.changes(ts, _since(ts)), ts)
+        jobs = [job for job in self.feed.refresh().jobs.values() if job.id > 0]
         _require_continued(ts, touched, jobs)
         if any(change.type == JobType.FLASHBACK_CLUSTER for change in touched.after):
             raise HistoryUnavailable(
@@ -132,11 +125,11 @@ class SnapshotTaker:
             )
         places = touched.places | self._dropped_with_databases(touched)
         databases = {d.id: d for d in listing if d.id not in touched.schema_ids}
-        databases |= {i: found for i in touched.schema_ids if (found := self._reader.database(i, ts)) is not None}
+        databases |= {i: found for i in touched.schema_ids if (found := self.reader.database(i, ts)) is not None}
         changed = frozenset(table_id for _, table_id in places)
         tables = {d.id: [info for info in infos if info.id not in changed] for d, infos in listing.items()}
         for schema_id, table_id in sorted(places):
-            info = self._reader.table(schema_id, table_id, ts)
+            info = self.reader.table(schema_id, table_id, ts)
             if info is not None:
                 tables.setdefault(schema_id, []).append(info)
         self._require_not_collected(ts, touched)
@@ -154,19 +147,19 @@ class SnapshotTaker:
         found: set[tuple[int, int]] = set()
         for schema_id, version in drops.items():
             job = self._drop_of(schema_id, version)
-            found |= {(schema_id, table_id) for table_id in self._reader.tables_dropped_by(job.id)}
+            found |= {(schema_id, table_id) for table_id in self.reader.tables_dropped_by(job.id)}
         return frozenset(found)
 
     def _drop_of(self, schema_id: int, version: int) -> Job:
-        retries = Retries(_POLL, self._timeout, sleep=self._pause)
+        retries = Retries(_POLL, self.timeout, sleep=self.pause)
         while True:
-            for job in self._feed.refresh().jobs.values():
+            for job in self.feed.refresh().jobs.values():
                 if job.effective and job.type == JobType.DROP_SCHEMA and job.schema_id == schema_id and job.version >= version:
                     return job
             if retries.over:
                 raise HistoryUnavailable(
                     f"database id {schema_id} was dropped at schema version {version}, but the DDL history lacks "
-                    f"its job, which names its tables, after {self._timeout:g} s: wait until the DROP DATABASE has ended (ADMIN SHOW DDL JOBS), then start again"
+                    f"its job, which names its tables, after {self.timeout:g} s: wait until the DROP DATABASE has ended (ADMIN SHOW DDL JOBS), then start again"
                 )
             retries.pause_in_time()
 
@@ -174,7 +167,7 @@ class SnapshotTaker:
         """Asked after everything was read."""
         if not touched.after:
             return
-        safe_point = self._safe_point()
+        safe_point = self.safe_point()
         # A clock that is far behind ts is wrong, and says nothing.
         unknown = safe_point is None and abs(time.time() * 1000 - physical_ms(ts)) >= LEAST_GC_LIFE_MS
         if unknown or (safe_point is not None and safe_point > ts):

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -47,6 +48,7 @@ from pyspark_tidb_binlog.sinks.mysql.session import Session, connect, session_fo
 from pyspark_tidb_binlog.sinks.mysql.structure import tables_in
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
+A = TypeVar("A")
 _log = logging.getLogger(__name__)
 
 _TRIES = 10
@@ -178,9 +180,7 @@ class TableLoader:
         tables = [t for t in map(self._selection.routes.moved, self._selection.live(known, known.version_at(begin_ts))) if t.has_rows]
         names = [(t.schema, t.name) for t in tables]
         schemas = sorted({schema for schema, _ in names})
-        for attempt in retrying(self._policy):
-            with attempt, session_for(self._connect, attempt) as session:
-                there = {(schema, name) for schema in schemas for name in tables_in(session, schema)}
+        there = self._asked(lambda session: {(schema, name) for schema in schemas for name in tables_in(session, schema)})
         if not names or any((schema, name.lower()) in there for schema, name in names):
             return ""
         return f"{none_there([f'{schema}.{name}' for schema, name in names])}: {FILL_IT}"
@@ -255,7 +255,7 @@ class TableLoader:
             )
         if not left and not wanted:
             if record is not None and record.head.state is CopyState.DONE:
-                self._note_joined(held)
+                self._note(held, CopyRecord.note_joined)
             if self._request.restart:
                 _log.warning(
                     "--bootstrap-restart: no copy is unfinished, so nothing is copied; to copy tables of a stream, use --bootstrap DB.TABLE"
@@ -272,12 +272,12 @@ class TableLoader:
                 raise BootstrapRefused(f"{table.schema}.{table.name} cannot be copied: {at.words}. Then start again")
         head = CopyHead(CopyKind.TABLES, stand.commit_ts)
         self._run(held, head, everything, (), stand.history, stand.version)
-        self._note_joined(held)
+        self._note(held, CopyRecord.note_joined)
 
-    def _note_joined(self, held: Lease) -> None:
+    def _note(self, held: Lease, note: Callable[[CopyRecord], object]) -> None:
         for attempt in retrying(self._policy):
             with attempt, fenced(self._connect, held, attempt) as session:
-                CopyRecord(session, held.cluster_id, held.schema).note_joined()
+                note(CopyRecord(session, held.cluster_id, held.schema))
 
     def _settled(self, held: Lease, stand: StreamStand) -> RecordedCopy | None:
         """The record of the copy. If the target has lost a part of the first load (a crash, a fail-over to a replica), that part is copied again first."""
@@ -305,9 +305,8 @@ class TableLoader:
             "the first load at %d (%s) has copied all its tables, but the target has no record of its end; check that its views and sequences exist",
             *(first.head.ts, as_time(first.head.ts)),
         )
-        for attempt in retrying(self._policy):
-            with attempt, fenced(self._connect, held, attempt) as session:
-                CopyRecord(session, held.cluster_id, held.schema).note_all_done(t.key for t in first.tables if t.state is CopyState.DONE)
+        copied = [t.key for t in first.tables if t.state is CopyState.DONE]
+        self._note(held, lambda record: record.note_all_done(copied))
         return self._record()
 
     def _left(self, record: RecordedCopy | None) -> list[tuple[str, str]]:
@@ -325,12 +324,8 @@ class TableLoader:
     # A first load.
 
     def _load_all(self, held: Lease, ts: int, history: SchemaHistory) -> int:
+        """Fill the target with all tables as of ``ts``, which is returned."""
         self._loaded = None
-        self._loaded = ts, self._load_all_at(held, ts, history)
-        return ts
-
-    def _load_all_at(self, held: Lease, ts: int, history: SchemaHistory) -> frozenset[tuple[str, str]]:
-        """The tables that the target now has."""
         version = history.version_at(ts)
         live = self._selection.live(history, version)
         if why := self._selection.routes.wrong(live, history):
@@ -339,16 +334,16 @@ class TableLoader:
         tables = [t for t in live if not t.info.is_view and not t.info.is_sequence]
         others = [t for t in live if t.info.is_view or t.info.is_sequence]
         names = frozenset((t.schema, t.name) for t in tables)
-        if record is None or self._request.restart or not record.goes_on_at(head):
+        goes_on = record if record is not None and not self._request.restart and record.goes_on_at(head) else None
+        if goes_on is None:
             self._require_same_tables(ts, live)
-        elif not record.begun and names <= {(t.schema, t.name) for t in record.tables}:
-            for attempt in retrying(self._policy):
-                with attempt, session_for(self._connect, attempt) as session:
-                    copied = [t for t in record.tables if (t.schema, t.name) in names]
-                    TargetTables(session, self._config.apply, held).require_still_there(copied)
-            return names
-        self._run(held, head, tables, others, history, version)
-        return names
+        if goes_on is not None and not goes_on.begun and names <= {(t.schema, t.name) for t in goes_on.tables}:
+            copied = [t for t in goes_on.tables if (t.schema, t.name) in names]
+            self._asked(lambda session: TargetTables(session, self._config.apply, held).require_still_there(copied))
+        else:
+            self._run(held, head, tables, others, history, version)
+        self._loaded = ts, names
+        return ts
 
     def _require_same_tables(self, ts: int, live: Sequence[TableAt]) -> None:
         with self.source().at(ts) as session:
@@ -406,9 +401,7 @@ class TableLoader:
 
     def _is_whole(self, held: Lease, stand: StreamStand) -> bool:
         table = table_in_target(self._config)
-        for attempt in retrying(self._policy):
-            with attempt, session_for(self._connect, attempt) as session:
-                found = TargetCheckpoint(held.cluster_id, held.schema, table).load(session)
+        found = self._asked(TargetCheckpoint(held.cluster_id, held.schema, table).load)
         return found is not None and found.consistent and found.commit_ts == stand.commit_ts
 
     def _require_whole(self, held: Lease, stand: StreamStand) -> None:
@@ -501,10 +494,14 @@ class TableLoader:
 
     def _record(self) -> RecordedCopy | None:
         cluster_id, schema = self._config.source.cluster_id, self._config.apply.checkpoint_schema
+        return self._asked(lambda session: CopyRecord(session, cluster_id, schema).load())
+
+    def _asked(self, ask: Callable[[Session], A]) -> A:
+        """What the target answers, asked again while its errors are transient."""
         for attempt in retrying(self._policy):
             with attempt, session_for(self._connect, attempt) as session:
-                record = CopyRecord(session, cluster_id, schema).load()
-        return record
+                answer = ask(session)
+        return answer
 
     def _connect(self) -> Session:
         return connect(self._config.target, self._config.apply)
