@@ -10,7 +10,7 @@ Promises:
 
 A setting's path is its TOML table and key: ``syncer.txn-batch``, ``spark.parts``, ``pd-urls``. Its variable is
 ``TIDB_BINLOG__SYNCER__TXN_BATCH`` (upper case, ``__`` for the dot, ``_`` for the dash). If the real program has a flag for the setting,
-the variables ``BINLOG_SERVER_TXN_BATCH`` and ``PUMP_GC`` are read as well.
+the variables ``BINLOG_SERVER_TXN_BATCH`` and ``PUMP_GC`` are read as well. A replay reads only Reparo's.
 
 Text in flags and variables: a list is ``a,b``. Pairs are ``name=value,name=value``, or as in TOML ``{name = "a,b"}``. A switch is ``true``
 or ``false``. A list of tables is as in TOML: ``[{db-name = "a", tbl-name = "b"}]``.
@@ -23,7 +23,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -68,7 +68,7 @@ _FILE, _KAFKA_OPTIONS = "spark.password-file", "spark.kafka-options"
 _MYSQL, _NOT_GIVEN = GivenValue("mysql", ""), GivenValue((), "")
 _CHOSEN_RULES = "syncer.table-migrate-rule"
 _ORACLE = "Oracle is no target of this program: replicate to MySQL, MariaDB or TiDB, or keep the real Drainer for it"
-OUT: dict[tuple[str, str], str] = {
+NOT_BUILT: dict[tuple[str, str], str] = {
     ("syncer.db-type", "oracle"): _ORACLE,
     ("syncer.db-type", "flash"): "the target type flash no longer exists, nor does it in the real Drainer: use mysql or tidb",
     ("syncer.to.checkpoint.type", "oracle"): _ORACLE,
@@ -76,22 +76,18 @@ OUT: dict[tuple[str, str], str] = {
 }
 """What will not be built, by setting and value (empty: any value), and what to use instead."""
 
-NOTHING: Mapping[str, object] = MappingProxyType({})
+NO_VALUES: Mapping[str, object] = MappingProxyType({})
 Say = Callable[[str], object]
 """Takes each line that the log is to have about the settings."""
-
-
-def _say(note: str) -> None:
-    _log.warning("%s", note)
 
 
 def load(
     model: type[C],
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] = NOTHING,
-    say: Say = _say,
-    otherwise: Mapping[str, object] = NOTHING,
+    flags: Mapping[str, object] = NO_VALUES,
+    say: Say = _log.warning,
+    otherwise: Mapping[str, object] = NO_VALUES,
 ) -> C:
     """The settings of a program.
 
@@ -121,9 +117,9 @@ def load(
 def load_drainer(
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] = NOTHING,
-    say: Say = _say,
-    otherwise: Mapping[str, object] = NOTHING,
+    flags: Mapping[str, object] = NO_VALUES,
+    say: Say = _log.warning,
+    otherwise: Mapping[str, object] = NO_VALUES,
 ) -> DrainerConfig:
     """The Drainer's settings; the arguments are those of ``load``."""
     return load(DrainerConfig, file, environ, flags, say, otherwise)
@@ -133,9 +129,7 @@ def flags_of(config: DrainerConfig | PumpConfig) -> dict[str, str]:
     """Flags by path from which ``load`` makes ``config``, the password included."""
     flags = {}
     for setting in settings_of(type(config)):
-        value: object = config
-        for name in setting.fields:
-            value = getattr(value, name)
+        value: object = reduce(getattr, setting.fields, config)
         if setting.fields and (value != setting.default or setting.unset):
             flags[setting.path] = text_of(setting.kind, value)
     if isinstance(config, DrainerConfig) and flags.get("pd-urls"):
@@ -238,7 +232,7 @@ def _from_file(file: Path, settings: Mapping[str, Setting]) -> Layer:
 
 
 def _from_environment(environ: Mapping[str, str], model: type[Program], settings: Mapping[str, Setting]) -> Layer:
-    ours = {variable_of(path): path for path in settings}
+    ours = {variable_of(path): path for path in settings} if model.HAS_OUR_VARIABLES else {}
     theirs = {model.PREFIX + setting.flag.upper().replace("-", "_"): path for path, setting in settings.items() if setting.flag}
     found: Layer = {}
     for variable in sorted(environ):
@@ -247,7 +241,7 @@ def _from_environment(environ: Mapping[str, str], model: type[Program], settings
             path = theirs[variable]
         elif variable in ours:
             path = ours[variable]
-        elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in _ALL_VARIABLES:
+        elif ours and variable.startswith(ENVIRONMENT_PREFIX) and variable not in _ALL_VARIABLES:
             path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".").replace("_", "-")
         else:
             continue
@@ -313,7 +307,7 @@ def _no_meaning(path: str, given: Layer, settings: Mapping[str, Setting]) -> str
         return f"only with spark.net-change = false: {setting.by_row}"
     if setting.needs and _value(setting.needs, given, settings) == settings[setting.needs].default:
         return f"only with {setting.needs}"
-    return setting.unread or (_no_meaning(setting.needs, given, settings) if setting.needs else "")
+    return setting.without_effect or (_no_meaning(setting.needs, given, settings) if setting.needs else "")
 
 
 def _value(path: str, given: Layer, settings: Mapping[str, Setting]) -> object:
@@ -322,7 +316,7 @@ def _value(path: str, given: Layer, settings: Mapping[str, Setting]) -> object:
 
 def _refuse(path: str, layer: Layer, settings: Mapping[str, Setting]) -> None:
     given = layer[path]
-    if why := OUT.get((path, str(given.value))) or OUT.get((path, "")):
+    if why := NOT_BUILT.get((path, str(given.value))) or NOT_BUILT.get((path, "")):
         raise ValueError(f"{given.origin}: {why}")
     if path == "syncer.enable-dispatch" and _value("spark.net-change", layer, settings):
         raise ValueError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyspark_tidb_binlog.conf.kafka_options import refused
-from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Program, Setting, nested, ours, setting, unread
+from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Program, Setting, nested, ours, setting, without_effect
 from pyspark_tidb_binlog.conf.sql_mode import refusals
 from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
 from pyspark_tidb_binlog.conf.unset import fill_drainer, fill_pump
@@ -395,7 +395,7 @@ class KafkaConfig:
         "0.8.2.0",
         "the brokers' version",
         "syncer.to.kafka-version",
-        unread="this program asks the brokers which requests they take; Kafka 0.11 to 4 is supported",
+        without_effect="this program asks the brokers which requests they take; Kafka 0.11 to 4 is supported",
     )
     max_messages: int = setting(1024, "most messages in a request", "syncer.to.kafka-max-messages")
     max_message_size: int = setting(
@@ -429,16 +429,16 @@ class DrainerConfig(Program):
     """The replication stream. ``conf/drainer.toml``."""
 
     PREFIX: ClassVar[str] = "BINLOG_SERVER_"
-    UNREAD: ClassVar[tuple[Setting, ...]] = (
-        unread("detect-interval", 5, "this program reads the list of Pumps for every batch", "detect-interval"),
+    WITHOUT_FIELD: ClassVar[tuple[Setting, ...]] = (
+        without_effect("detect-interval", 5, "this program reads the list of Pumps for every batch", "detect-interval"),
         *(
             Setting(f"syncer.disable-{name}", (), bool, False, f"deprecated: overrides enable-{name}, with the contrary", f"disable-{name}")
             for name in ("dispatch", "detect")
         ),
-        unread("syncer.to.merge", False, "spark.net-change says whether the changes of a row are combined"),
+        without_effect("syncer.to.merge", False, "spark.net-change says whether the changes of a row are combined"),
         Setting("syncer.to.zookeeper-addrs", (), str, "", "ZooKeeper, to ask for Kafka's brokers", targets=_KAFKA),
         *(
-            unread(f"syncer.to.{name}", "", "Oracle is no target")
+            without_effect(f"syncer.to.{name}", "", "Oracle is no target")
             for name in (
                 "oracle-service-name",
                 "oracle-connect-string",
@@ -446,10 +446,10 @@ class DrainerConfig(Program):
                 "checkpoint.oracle-connect-string",
             )
         ),
-        unread(
+        without_effect(
             "cache-binlog-count", 8, "spark.max-bytes-per-trigger bounds the bytes that are read ahead", "cache-binlog-count", in_file=False
         ),
-        unread("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
+        without_effect("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
     )
     fill = staticmethod(fill_drainer)
     source: SourceConfig = nested("", SourceConfig)
@@ -522,10 +522,10 @@ class PumpConfig(Program):
     """A Pump server. ``conf/pump.toml``."""
 
     PREFIX: ClassVar[str] = "PUMP_"
-    UNREAD: ClassVar[tuple[Setting, ...]] = (
-        unread("storage.slow_write_threshold", 1.0, "the metric binlog_pump_storage_write_binlog_duration_time shows slow writes"),
+    WITHOUT_FIELD: ClassVar[tuple[Setting, ...]] = (
+        without_effect("storage.slow_write_threshold", 1.0, "the metric binlog_pump_storage_write_binlog_duration_time shows slow writes"),
         *(
-            unread(f"storage.kv.{name}", default, "the index is RocksDB, not goleveldb")
+            without_effect(f"storage.kv.{name}", default, "the index is RocksDB, not goleveldb")
             for name, default in (
                 ("block-cache-capacity", 8 << 20),
                 ("block-restart-interval", 16),
@@ -539,12 +539,12 @@ class PumpConfig(Program):
                 ("write-L0-slowdown-trigger", 17),
             )
         ),
-        unread("enable-debug", False, 'use log-level = "debug"', "enable-debug", in_file=False),
+        without_effect("enable-debug", False, 'use log-level = "debug"', "enable-debug", in_file=False),
         *(
-            unread(name, default, "deprecated in the real Pump too", name, in_file=False)
+            without_effect(name, default, "deprecated in the real Pump too", name, in_file=False)
             for name, default in (("binlog-file-size", 0), ("enable-binlog-slice", False), ("binlog-slice-size", 0))
         ),
-        unread("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
+        without_effect("log-rotate", "", "deprecated in the real program too; logs are rotated by size", "log-rotate", in_file=False),
     )
     fill = staticmethod(fill_pump)
     node_id: str = setting("", "unique name in the cluster; empty = that in <data-dir>/.node, else hostname:port", flag="node-id")

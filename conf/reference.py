@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_tidb_binlog.conf.load import OUT
+from pyspark_tidb_binlog.conf.load import NOT_BUILT
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig
 from pyspark_tidb_binlog.conf.setting import OURS, PAIRS, Program, Setting, is_named, item_type, settings_of, text_of, toml_of
 
@@ -55,7 +55,7 @@ def example(model: type[Program]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
+def settings_page() -> str:
     """``docs/settings.md``."""
     return "\n".join([_PREFACE, *_chapter("Drainer", DrainerConfig), *_chapter("Pump", PumpConfig)]) + "\n"
 
@@ -64,17 +64,17 @@ def main() -> int:
     """Write page and files."""
     for name, model in FILES.items():
         (ROOT / name).write_text(example(model))
-    (ROOT / PAGE).write_text(page())
+    (ROOT / PAGE).write_text(settings_page())
     return 0
 
 
 def _chapter(title: str, model: type[Program]) -> Iterator[str]:
     yield f"\n## {title}"
-    unread: dict[str, list[Setting]] = {}
+    without_effect: dict[str, list[Setting]] = {}
     for table, settings in _tables(model):
         for setting in settings:
-            unread.setdefault(setting.unread, []).append(setting)
-        shown = [setting for setting in settings if not setting.unread]
+            without_effect.setdefault(setting.without_effect, []).append(setting)
+        shown = [setting for setting in settings if not setting.without_effect]
         if not shown:
             continue
         yield f"\n### {f'`[{table}]`' if table else 'At the top of the file'}\n"
@@ -88,7 +88,7 @@ def _chapter(title: str, model: type[Program]) -> Iterator[str]:
             text = help_of(setting).replace("|", "\\|").replace("<", "&lt;")
             yield f"| {_names(setting)} | {default.replace('<', '&lt;')} | {text} |"
     yield "\n### Accepted without effect\n"
-    for why, same in unread.items():
+    for why, same in without_effect.items():
         if why:
             yield f"- {', '.join(map(_names, same))}: {why}"
 
@@ -108,13 +108,13 @@ def _tables(model: type[Program]) -> Iterator[tuple[str, list[Setting]]]:
 
 
 def _limits(setting: Setting) -> str:
-    if setting.unread:
-        return f"without effect here: {setting.unread}" if setting.fields else ""
+    if setting.without_effect:
+        return f"without effect here: {setting.without_effect}" if setting.fields else ""
     if setting.targets and "mysql" not in setting.targets:
         return f"{' or '.join(setting.targets)} only"
     if setting.by_row:
         return "only with net-change = false"
-    refused = [value for where, value in OUT if where == setting.path and value]
+    refused = [value for where, value in NOT_BUILT if where == setting.path and value]
     return f"not built: {', '.join(refused)}" if refused else ""
 
 

@@ -66,7 +66,7 @@ class Setting:
     """The setting without which it has no meaning; ``.NAME`` is one of its own table."""
     by_row: str = ""
     """Not empty: it has a meaning only if ``spark.net-change`` is false, and what takes its place otherwise."""
-    unread: str = ""
+    without_effect: str = ""
     """Not empty: why no value has an effect."""
 
     @property
@@ -86,7 +86,9 @@ class Program:
     __slots__ = ()
     PREFIX: ClassVar[str]
     """Of the real program's variables, one for each of its flags."""
-    UNREAD: ClassVar[tuple[Setting, ...]] = ()
+    HAS_OUR_VARIABLES: ClassVar[bool] = True
+    """Whether each setting has a variable of ours, too: ``TIDB_BINLOG__…``. The Drainer and the Pump have."""
+    WITHOUT_FIELD: ClassVar[tuple[Setting, ...]] = ()
     """Settings of the real program that no field holds: accepted for the sake of its files and command lines."""
     log_level: str
     log_format: str
@@ -108,9 +110,9 @@ def ours(default: T, text: str, name: str = "", **more: Any) -> T:
     return setting(default, text, f"{OURS}.{name or '?'}", **more)
 
 
-def unread(path: str, default: object, why: str, flag: str = "", *, in_file: bool = True) -> Setting:
+def without_effect(path: str, default: object, why: str, flag: str = "", *, in_file: bool = True) -> Setting:
     """A setting of the real program that has no field, and no effect."""
-    return Setting(path, (), type(default), default, f"without effect here: {why}", flag, in_file=in_file, unread=why)
+    return Setting(path, (), type(default), default, f"without effect here: {why}", flag, in_file=in_file, without_effect=why)
 
 
 def nested(name: str, model: type[T], **common: Any) -> T:
@@ -120,7 +122,7 @@ def nested(name: str, model: type[T], **common: Any) -> T:
 
 def settings_of(model: type) -> tuple[Setting, ...]:
     """Every setting of a configuration type, in the order of its fields; then those that nothing reads."""
-    return (*_settings_in(model, "", (), {}), *(model.UNREAD if issubclass(model, Program) else ()))
+    return (*_settings_in(model, "", (), {}), *(model.WITHOUT_FIELD if issubclass(model, Program) else ()))
 
 
 def _settings_in(model: type, prefix: str, fields: tuple[str, ...], common: Mapping[str, Any]) -> Iterator[Setting]:
@@ -170,7 +172,7 @@ class WrongItem(ValueError):
     """A value inside a list of tables is wrong; the message says which."""
 
 
-def words_for(kind: object) -> str:
+def kind_words(kind: object) -> str:
     """What a value of this kind is: ``a whole number``."""
     if item_type(kind) is not None:
         return "a list of tables"
@@ -213,7 +215,7 @@ def typed(setting: Setting, value: object, origin: str, *, text: bool) -> object
         raise ValueError(f"{origin}: {error}") from None
     except (TypeError, ValueError, OverflowError):
         shown = "the value" if setting.secret else repr(value)
-        raise ValueError(f"{origin}: {shown} is not {words_for(setting.kind)}") from None
+        raise ValueError(f"{origin}: {shown} is not {kind_words(setting.kind)}") from None
 
 
 def read_text(kind: object, text: str) -> object:
@@ -310,7 +312,7 @@ def _item(model: type, value: object, which: str, **more: object) -> object:
         try:
             found[one.fields[-1]] = read_toml(one.kind, inner)
         except TypeError:
-            raise WrongItem(f"{which}: {path}: {inner!r} is not {words_for(one.kind)}") from None
+            raise WrongItem(f"{which}: {path}: {inner!r} is not {kind_words(one.kind)}") from None
     return model(**found)
 
 

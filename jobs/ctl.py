@@ -36,7 +36,7 @@ from pyspark_tidb_binlog.jobs.entry.cli import (
     JobParser,
     add_security_flags,
     add_switch,
-    drainer_config,
+    config_of,
     no_command,
     parser,
     security_of,
@@ -370,7 +370,7 @@ def _watch(given: argparse.Namespace) -> int:
             "status --watch needs a terminal, without -json and with a TERM other than dumb: in a program use status -json or GET /progress"
         )
     try:
-        from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, text_of
+        from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, panels_text
     except ModuleNotFoundError as error:
         raise ConfigError(f"status --watch needs a package that this environment lacks: pip install 'rich>=14,<16' ({error})") from error
     place, panels = InPlace(sys.stdout), dict[str, LivePanel]()
@@ -380,7 +380,7 @@ def _watch(given: argparse.Namespace) -> int:
             facts = [
                 panels.setdefault(report.name, LivePanel(report.name)).facts(report.seen(time.time()), report.trouble) for report in reports
             ]
-            place.show(partial(text_of, facts, environ=os.environ) if facts else lambda columns, lines: "no Drainer is registered")
+            place.show(partial(panels_text, facts, environ=os.environ) if facts else lambda columns, lines: "no Drainer is registered")
             time.sleep(_WATCH_SECONDS)
     except KeyboardInterrupt:
         return 0
@@ -394,7 +394,7 @@ def _looks(given: argparse.Namespace, nodes: Iterable[NodeStatus]) -> list[NodeR
 
 
 def _settings(given: argparse.Namespace) -> DrainerConfig:
-    return drainer_config(argparse.Namespace(config=given.config), partial(logging.warning, "%s"))
+    return config_of(DrainerConfig, argparse.Namespace(config=given.config), partial(logging.warning, "%s"))
 
 
 def _ddl(given: argparse.Namespace) -> int:

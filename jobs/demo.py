@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark_tidb_binlog.conf.entry import COMMAND, IN_CHECKOUT, document, sample
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.check.verify_run import TextView, VerifyRun
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, config_of, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.logs import log_file
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.emulator.workload import ARCHIVE, DATABASE, ORDERS, PROBE, WorkloadConfig
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"--{name} {getattr(arguments, name):g}: it must be above 0")
     if arguments.to and arguments.target == "lake":
         options.error("--to and --target lake: the demo has one target; give one of them")
-    config = require_server(drainer_config(arguments))
+    config = require_server(config_of(DrainerConfig, arguments))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME
 from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import add_switch, parser
-from pyspark_tidb_binlog.jobs.entry.documents import page_named, pages, text_of
+from pyspark_tidb_binlog.jobs.entry.documents import document_text, page_named, pages
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_switch(options, "--path", what="print the path of the page, or of the directory of all pages")
     given = options.parsed(argv)
-    text = text_of(given.page)
+    text = document_text(given.page)
     if text is None:
         raise ConfigError(f"there is no page {given.page!r}{did_you_mean(given.page, pages()) or f'; {COMMAND} docs lists them'}")
     path = page_named(given.page) if given.page else HOME

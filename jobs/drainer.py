@@ -6,8 +6,9 @@ The data path: ``binlog_source/stream.py`` (pump -> source -> pair) -> ``sinks/a
 
 from collections.abc import Sequence
 
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check import preflight
-from pyspark_tidb_binlog.jobs.entry.cli import drainer_config
+from pyspark_tidb_binlog.jobs.entry.cli import config_of
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
@@ -21,9 +22,9 @@ def main(argv: Sequence[str]) -> int:
     stop = stop_on_signals()
     given = drainer_options().parsed(argv)
     if given.check:
-        return preflight.main(argv)
+        return preflight.report(given)
     requested = BootstrapRequest.of(given)
-    config = drainer_config(given)
+    config = config_of(DrainerConfig, given)
     recover_without_upstream(config, stop)
     spark = build_session("tidb-binlog drainer", delta=config.apply.db_type == "lake")
     reporter = reporter_of(lambda: replication.progress(), given, f"drainer {config.apply.drainer}", panel=bool(requested))

@@ -7,8 +7,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 
+from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TextView, VerifiedView, VerifyRun, patterns_of, record_of
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, config_of, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.spark.spark_session import build_session
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -49,7 +50,7 @@ def run_past(given: argparse.Namespace, directory: str, shown: int) -> int:
 
 def verify_upstream(given: argparse.Namespace, upstream: SnapshotSource | None) -> int:
     """Compare every mirror with ``upstream``; None: ``[spark.upstream]``."""
-    config = drainer_config(given, lambda words: print(words, file=sys.stderr))
+    config = config_of(DrainerConfig, given, lambda words: print(words, file=sys.stderr))
     if given.dir:
         raise ConfigError("lake verify: --config compares the lake with the upstream, --dir compares it with its ledger: give one of them")
     if config.apply.db_type != "lake":

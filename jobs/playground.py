@@ -25,7 +25,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.conf.entry import COMMAND, HOME, PLAYGROUND_PORT
 from pyspark_tidb_binlog.conf.load import load_drainer
 from pyspark_tidb_binlog.conf.model import DrainerConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.check.verify_run import printed
+from pyspark_tidb_binlog.jobs.check.verify_run import print_at_once
 from pyspark_tidb_binlog.jobs.entry.cli import add_progress, add_switch, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.emulator.workload import ORDERS
@@ -148,7 +148,7 @@ def _replicating(
     if told:
         say("stops the workload and verifies what the drainer wrote; Ctrl-C ends at once")
         catch_up(replication, workload.end().upto_ts, _CATCH_UP_SECONDS)
-        verified(replication, settings, workload, printed)
+        verified(replication, settings, workload, print_at_once)
 
 
 def _is_readable(lake: str, tables_ts: int) -> bool:

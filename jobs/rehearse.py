@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, l
 from pyspark_tidb_binlog.conf.entry import COMMAND
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, TargetConfig
 from pyspark_tidb_binlog.jobs.demo import ENDS_AT_A_FINDING, verified_against
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, drainer_config, parser, target_of
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_progress, add_settings, add_switch, config_of, parser, target_of
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
 from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import feed, schedule
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     add_progress(options)
     add_settings(options, DrainerConfig, ENDS_AT_A_FINDING)
     arguments = options.parsed(argv)
-    config = require_server(drainer_config(arguments))
+    config = require_server(config_of(DrainerConfig, arguments))
     case = load(case_of(arguments.case))
     stop = stop_on_signals()
     with contextlib.ExitStack() as stack:

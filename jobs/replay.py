@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import BinaryIO, ClassVar
 
 from pyspark_tidb_binlog.conf.load import PASSWORD, variable_of
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TargetConfig, require, require_logging
-from pyspark_tidb_binlog.conf.setting import LEVEL, Program, nested, ours, setting
+from pyspark_tidb_binlog.conf.setting import LEVEL, Program, Values, nested, ours, setting
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, add_settings, config_of, parser, run_job
 from pyspark_tidb_binlog.schemas.binlogfile import files_in
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -63,6 +63,7 @@ class ReplayConfig(Program):
     """What is replayed, and where to: Reparo's settings."""
 
     PREFIX: ClassVar[str] = "Reparo_"
+    HAS_OUR_VARIABLES: ClassVar[bool] = False
     data_dir: str = setting("", "the directory with the binlog files", flag="data-dir")
     start_datetime: str = setting("", "first commit time to replay, 'YYYY-MM-DD hh:mm:ss' in local time", flag="start-datetime")
     stop_datetime: str = setting("", "last commit time to replay, in the same form", flag="stop-datetime")
@@ -91,12 +92,17 @@ class ReplayConfig(Program):
             require(all(one.db_name and one.tbl_name for one in tables), f"give each [[{name}]] a db-name and a tbl-name")
         require(bool(self.data_dir), "data-dir is not set: give the directory of a Drainer's file sink (-data-dir DIR)")
         require(self.dest_type in _DEST_TYPES, f"dest-type is {self.dest_type!r}; this release can replay to: {', '.join(_DEST_TYPES)}")
-        require(
-            self.dest_type == "print" or self.to != DestinationConfig(),
-            "dest-type is 'mysql', but the file of -config has no [dest-db]: add it, with host, port, user and password",
-        )
         require(self.txn_batch >= 1, "txn-batch must be at least 1")
         require(1 <= self.worker_count <= 1024, "worker-count must be 1 to 1024")
+
+    @staticmethod
+    def fill(values: Values, environ: Mapping[str, str]) -> None:
+        """Refuse ``mysql`` without a server; without a password of its own, that of the Drainer's target counts."""
+        require(
+            values.get("dest-type") != "mysql" or any(path.startswith("dest-db.") for path in values),
+            "dest-type is 'mysql', but the file of -config has no [dest-db]: add it, with host, port, user and password",
+        )
+        values["dest-db.password"] = values.get("dest-db.password") or environ.get(variable_of(PASSWORD), "")
 
     @property
     def wanted(self) -> ReplayRange:
@@ -117,9 +123,8 @@ class ReplayConfig(Program):
 
     @property
     def destination(self) -> TargetConfig:
-        """The server; without a password in the file, that of the environment counts."""
-        password = self.to.password or os.environ.get(variable_of(PASSWORD), "")
-        return TargetConfig(self.to.host or "127.0.0.1", self.to.port, self.to.user, password, socket=self.to.socket)
+        """The server."""
+        return TargetConfig(self.to.host or "127.0.0.1", self.to.port, self.to.user, self.to.password, socket=self.to.socket)
 
     @property
     def apply(self) -> ApplyConfig:
@@ -149,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
             if target.standing:
                 print(target.standing, file=sys.stderr)
             raise
-    return _told(target.done)
+    return _outcome(target.done)
 
 
 def print_all(to: BinaryIO, binlogs: Iterable[pb.Binlog]) -> None:
@@ -199,7 +204,7 @@ def replay(config: ReplayConfig, take_all: Callable[[Iterable[pb.Binlog]], None]
     _log.info("%d binlogs of %s were replayed", count, directory)
 
 
-def _told(done: Replayed) -> int:
+def _outcome(done: Replayed) -> int:
     """Print what was applied and the findings; returns the exit code."""
     print(
         f"replayed: {done.transactions} transactions with {done.operations} row operations, {done.ddls} DDLs ({done.so_already} were already in effect)"

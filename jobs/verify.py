@@ -16,10 +16,10 @@ from pyspark_tidb_binlog.conf.entry import PROGRAM
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import rest
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
-from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TableRepairs, TextView, VerifyRun, patterns_of, record_of
-from pyspark_tidb_binlog.jobs.entry.cli import add_switch, drainer_config, parser
+from pyspark_tidb_binlog.jobs.check.verify_run import JsonView, TableRepairer, TextView, VerifyRun, patterns_of, record_of
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, config_of, parser
 from pyspark_tidb_binlog.jobs.entry.signals import stop_on_signals
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import ports_at, unverified
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
@@ -62,7 +62,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
         options.error("--others-stopped says something about --apply, which is not given")
     if given.follow and given.apply:
         options.error("--follow and --apply: a repair is one run; give one of them")
-    config = drainer_config(given, lambda words: print(words, file=sys.stderr))
+    config = config_of(DrainerConfig, given, lambda words: print(words, file=sys.stderr))
     stop = stop_on_signals()
     rate = given.rate or (_FOLLOW_RATE if given.follow else 0)
     patterns = patterns_of(given.tables)
@@ -83,7 +83,7 @@ def main(argv: Sequence[str], upstream: SnapshotSource | None = None) -> int:
                 flavour, about, sys.stderr, with_sql=given.repair or given.apply, most=_FOLLOW_SHOWN if given.follow else MOST_LISTED
             )
         )
-        repairs = TableRepairs(config, Repairing(run.readers), given.others_stopped) if given.apply else None
+        repairs = TableRepairer(config, Repairing(run.readers), given.others_stopped) if given.apply else None
         taken = VerifyRun(view, record, _explained(config, run.cluster_id), repairs)
         if given.follow:
             from pyspark_tidb_binlog.jobs.check.verify_follow import Follow  # it imports PySpark, which others do without
@@ -129,7 +129,8 @@ def _require_cluster(config: DrainerConfig, source: SnapshotSource, cluster_id: 
     tls = TlsSettings.of(config.source.security)
     with contextlib.ExitStack() as stack:
         try:
-            why = unverified(source, cluster_id, partial(servers_at, history_at(config.source, tls, stack), tls))
+            where = history_at(config.source, tls, stack)
+            why = unverified(source, cluster_id, lambda: ports_at(where, tls).servers())
         except (ConfigError, PumpUnavailable) as error:
             why = str(error)
     if why:

@@ -68,7 +68,7 @@ class Examined:
     facts: Facts
     words: Mapping[Check, str]
     """By check: what was seen if nothing is wrong, or why nothing is known."""
-    beside: frozenset[Check] = frozenset()
+    not_applicable: frozenset[Check] = frozenset()
     """The checks that do not apply."""
 
 
@@ -78,7 +78,7 @@ def lines(found: Examined) -> Iterator[tuple[str, bool]]:
         for alarm in alarms:
             yield _line(alarm.alarm.severity, check, alarm.words), False
         if not alarms:
-            aside = not known and check in found.beside
+            aside = not known and check in found.not_applicable
             yield _line("ok" if known else "-" if aside else "unknown", check, found.words.get(check, "")), known or aside
 
 
@@ -112,8 +112,8 @@ class _Answers:
         is_own = held is not None and held.words.startswith(f"drainer {self.config.apply.drainer!r} ")
         facts = replace(
             facts,
-            silent=facts.silent or (facts.silent if isinstance(self.history, str) else self.history.silent),
-            registry=self.pumps if isinstance(self.pumps, str) else "",
+            silent=facts.silent if isinstance(self.history, str) else facts.silent or self.history.silent,
+            registry=self.pumps if isinstance(self.pumps, str) else self.pumps[0].absent,
             pumps=self._all_pumps(facts.pumps or (), at) or None,
             history=self.history if isinstance(self.history, str) else "",
             target="" if isinstance(self.target, tuple) else self.target,
@@ -124,12 +124,12 @@ class _Answers:
             # The Drainer looks from time to time.
             verified=self.verified if isinstance(self.verified, Verified) else facts.verified,
         )
-        beside = {Check.DISK, Check.VERIFIED}
+        not_applicable = {Check.DISK, Check.VERIFIED}
         if self.target is None:
-            beside |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
+            not_applicable |= {Check.TARGET} if self.account is not None else {Check.TARGET, Check.RIGHTS}
         if self._is_real:
-            beside.add(Check.FINDINGS)
-        return Examined(facts, self._words(facts, seen, held), frozenset(beside))
+            not_applicable.add(Check.FINDINGS)
+        return Examined(facts, self._words(facts, seen, held), frozenset(not_applicable))
 
     @property
     def _here(self) -> tuple[Disk, ...]:

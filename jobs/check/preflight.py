@@ -8,6 +8,7 @@ Promises: applies, registers and creates nothing but temporary tables of its ses
 session is in a READ ONLY transaction otherwise, if the server supports them. Exit code 0: nothing hinders the stream; 1: something does; 2: a setting is wrong.
 """
 
+import argparse
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,9 +18,9 @@ from typing import TypeVar
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.check.upstream_checks import UpstreamSight, ask_pumps, read_history, upstream_remarks
-from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, drainer_config
-from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest, drainer_options
-from pyspark_tidb_binlog.jobs.stream.resume import passed_over
+from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED, config_of
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest, drainer_options
+from pyspark_tidb_binlog.jobs.stream.resume import start_ignored
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state
 from pyspark_tidb_binlog.schemas.alarms import NAMED
 from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo
@@ -32,7 +33,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.target_tables import FILL_IT, WantedTab
 from pyspark_tidb_binlog.sinks.engine.choice import decided
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, writable
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs
-from pyspark_tidb_binlog.sinks.mysql import lease
+from pyspark_tidb_binlog.sinks.mysql import lease, rights
 from pyspark_tidb_binlog.sinks.mysql.checkpoint_row import TargetCheckpoint, only_cluster
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import applied_at, load_frozen
 from pyspark_tidb_binlog.sinks.mysql.ddl.foreseen import WaitingDdls, begun, foreseen, forms
@@ -43,7 +44,6 @@ from pyspark_tidb_binlog.sinks.mysql.exactness import inexact, out_of_gbk
 from pyspark_tidb_binlog.sinks.mysql.folded_keys import folded_keys
 from pyspark_tidb_binlog.sinks.mysql.moved_record import move_of
 from pyspark_tidb_binlog.sinks.mysql.own_tables import MADE, faults
-from pyspark_tidb_binlog.sinks.mysql.rights import Granted, WantedRights, may_write_read_only, missing_rights, read_grants, statements
 from pyspark_tidb_binlog.sinks.mysql.server_variables import NAMES, judged
 from pyspark_tidb_binlog.sinks.mysql.session import Session, connect
 from pyspark_tidb_binlog.sinks.mysql.state_table import State, StateTable
@@ -69,10 +69,14 @@ _ASKED = (
 
 
 def main(argv: Sequence[str]) -> int:
+    """Check the settings of this command line."""
+    return report(drainer_options().parsed(argv))
+
+
+def report(given: argparse.Namespace) -> int:
     """Print what there is to say."""
     settings: list[str] = []
-    given = drainer_options().parsed(argv)
-    config, request = drainer_config(given, settings.append), BootstrapRequest.of(given)
+    config, request = config_of(DrainerConfig, given, settings.append), BootstrapRequest.of(given)
     hindering = seen = 0
     for remark in (*(note("settings", text) for text in settings), *preflight(config, request)):
         print(remark.words, flush=True)
@@ -82,12 +86,14 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_FAILED if hindering else 0
 
 
-def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Iterator[Remark]:
+def preflight(config: DrainerConfig, request: BootstrapRequest = NO_BOOTSTRAP) -> Iterator[Remark]:
     """The remarks about a stream with these settings, in the order of the checks. ``request``: the tables to be copied first."""
     if (tls := TlsSettings.of(config.source.security)) is not None:
         tls.check(listens=True)
     with contextlib.ExitStack() as closing:
         pumps = yield from _tried("Pumps", partial(ask_pumps, config))
+        if pumps is not None and pumps.absent:
+            yield hinders("Pumps", pumps.absent, "")
         yield from (hinders("Pumps", why, NAMED["pump-unreachable"].todo) for why in (pumps.unfit.values() if pumps else ()))
         known = yield from _tried("DDL history", partial(read_history, config, closing))
         yield from (hinders("TiDB", why, NAMED["tidb-without-binlog"].todo) for why in (known.silent or () if known else ()))
@@ -103,8 +109,7 @@ def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Ite
             return
         seen = TargetSeen(config, session, sight, request)
         yield from (hinders("Pumps", why, "") for why in (pumps.unread(seen.begin_ts).values() if pumps else ()))
-        for check in seen.checks():
-            yield from check(seen)
+        yield from target_remarks(seen)
 
 
 def _tried(where: str, act: Callable[[], A]) -> Generator[Remark, None, A | None]:
@@ -128,8 +133,8 @@ class _Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
-    """The schema of the target at its checkpoint."""
+class SchemaAtCheckpoint:
+    """The schema that the target should have at its checkpoint."""
 
     history: SchemaHistory
     commit_ts: int
@@ -158,21 +163,12 @@ class TargetSeen:
     config: DrainerConfig
     session: Session
     upstream: UpstreamSight
-    request: BootstrapRequest = NOTHING
+    request: BootstrapRequest = NO_BOOTSTRAP
 
     def __post_init__(self) -> None:
         """Begin to read only."""
         with contextlib.suppress(ApplyError):  # TiDB has no such transactions
             self.session.execute("START TRANSACTION READ ONLY")
-
-    def checks(self) -> Sequence[Callable[["TargetSeen"], Iterator[Remark]]]:
-        """What is looked at before a start, in this order."""
-        if self.upstream.history is None:
-            return (lacking_rights, _own_tables, _variables)
-        before = (lacking_rights, _own_tables, _grants, _variables)
-        if self.request.everything and not self.record.progress.known:
-            return (*before, _to_be_filled)
-        return (*before, _begins, _tables, _databases, _ddls)
 
     @property
     def where(self) -> str:
@@ -204,13 +200,12 @@ class TargetSeen:
     @cached_property
     def account(self) -> str:
         """As GRANT names it."""
-        user, _, host = str(self.session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
-        return f"'{user}'@'{host}'"
+        return rights.account_in(self.session)
 
     @cached_property
-    def grants(self) -> tuple[Granted, ...]:
+    def grants(self) -> tuple[rights.Granted, ...]:
         """What the account may do."""
-        return read_grants(str(line[0]) for line in self.session.query("SHOW GRANTS"))
+        return rights.grants_in(self.session)
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -248,11 +243,11 @@ class TargetSeen:
         return found
 
     @cached_property
-    def stand(self) -> _Stand:
+    def schema(self) -> SchemaAtCheckpoint:
         """The schema at the checkpoint, or where the stream begins; without a DDL history nothing."""
         history, apply, known, begin = self.upstream.history, self.config.apply, self.record.progress, self.config.source.starting_commit_ts
         if history is None:
-            return _Stand(SchemaHistory.of(()), known.commit_ts, AppliedJobs(SchemaVersion(0)), NONE_FROZEN)
+            return SchemaAtCheckpoint(SchemaHistory.of(()), known.commit_ts, AppliedJobs(SchemaVersion(0)), NONE_FROZEN)
         at, version = known.commit_ts, known.schema_version
         if not known.known:
             at = max((job.finished_ts for job in history.ordered), default=0) if begin < 0 else begin
@@ -261,24 +256,24 @@ class TargetSeen:
         with _unless_absent():
             applied = applied_at(self.session, apply, self.record.cluster_id, (at, applied.version), history)
             frozen = load_frozen(self.session, apply, self.record.cluster_id)
-        stand = _Stand(history, at, applied if known.known else applied.covering(at, history), frozen)
+        schema = SchemaAtCheckpoint(history, at, applied if known.known else applied.covering(at, history), frozen)
         with _unless_absent():
-            for job, remark in begun(self.session, stand.waiting, apply, self.record.cluster_id) if apply.sync_ddl else ():
-                stand = replace(stand, applied=stand.applied.with_early(job), begun=(*stand.begun, remark))
-        live = (stand.applied.table(table_id, history) for table_id in sorted(history.tracks))
+            for job, remark in begun(self.session, schema.waiting, apply, self.record.cluster_id) if apply.sync_ddl else ():
+                schema = replace(schema, applied=schema.applied.with_early(job), begun=(*schema.begun, remark))
+        live = (schema.applied.table(table_id, history) for table_id in sorted(history.tracks))
         kept = (table for table in live if table is not None and self.selection.keeps(table))
         found = (writable(table, frozen[table.table_id]) if table.table_id in frozen else table for table in kept)
-        return replace(stand, tables=tuple(table for table in found if isinstance(table, TableAt)))
+        return replace(schema, tables=tuple(table for table in found if isinstance(table, TableAt)))
 
     @cached_property
-    def wanted(self) -> WantedRights:
+    def wanted(self) -> rights.WantedRights:
         """What the stream does here."""
-        apply, stand, keeps = self.config.apply, self.stand, self.selection.tables.keeps
-        tables = tuple(map(self.selection.routes.moved, stand.tables))
-        named = {table.schema for table in tables} | {self.selection.routes.database(name) for name in stand.made if keeps(name)}
+        apply, schema, keeps = self.config.apply, self.schema, self.selection.tables.keeps
+        tables = tuple(map(self.selection.routes.moved, schema.tables))
+        named = {table.schema for table in tables} | {self.selection.routes.database(name) for name in schema.made if keeps(name)}
         if self.upstream.history is not None and not named and keeps(_FIRST):
             named = {_FIRST}
-        return WantedRights(
+        return rights.WantedRights(
             sorted(named),
             apply.checkpoint_schema,
             views=any(table.info.is_view for table in tables),
@@ -288,9 +283,25 @@ class TargetSeen:
         )
 
 
+def target_remarks(seen: TargetSeen) -> Iterator[Remark]:
+    """What is looked at before a start, in this order."""
+    knows_tables = seen.upstream.history is not None
+    yield from lacking_rights(seen)
+    yield from _own_tables(seen)
+    if knows_tables:
+        wanted = "; ".join(rights.statements(seen.wanted, seen.account))
+        yield note(f"account {seen.account} at {seen.where}", "needs these rights, and no others", wanted)
+    yield from _variables(seen)
+    if knows_tables and seen.request.everything and not seen.record.progress.known:
+        yield from _to_be_filled(seen)
+    elif knows_tables:
+        for check in (_begins, _tables, _databases, _ddls):
+            yield from check(seen)
+
+
 def lacking_rights(seen: TargetSeen) -> Iterator[Remark]:
     """What the account may not do. A proxy or a managed server may refuse statements despite GRANTs."""
-    yield from missing_rights(seen.grants, seen.wanted, seen.account, seen.where)
+    yield from rights.missing_rights(seen.grants, seen.wanted, seen.account, seen.where)
     for sql, breaks in _ASKED:
         try:
             seen.session.query(sql)
@@ -304,18 +315,13 @@ def _own_tables(seen: TargetSeen) -> Iterator[Remark]:
         yield hinders(fault.table, f"{fault.what}: no start", fault.todo)
 
 
-def _grants(seen: TargetSeen) -> Iterator[Remark]:
-    wanted = "; ".join(statements(seen.wanted, seen.account))
-    yield note(f"account {seen.account} at {seen.where}", "needs these rights, and no others", wanted)
-
-
 def _variables(seen: TargetSeen) -> Iterator[Remark]:
     listed, apply = ", ".join(f"'{name}'" for name in NAMES), seen.config.apply
     answer = seen.session.query(f"SHOW VARIABLES WHERE Variable_name IN ({listed})")
     connections = _MORE_CONNECTIONS + (apply.parts if apply.net_change else apply.worker_count)
     has_zones = seen.session.query("SELECT CONVERT_TZ('2020-07-01 00:00:00', 'UTC', 'Europe/Berlin')")[0][0] is not None
     values = {str(name).lower(): str(value) for name, value in answer}
-    yield from judged(values, seen.where, connections, may_write=may_write_read_only(seen.grants), has_zones=has_zones)
+    yield from judged(values, seen.where, connections, may_write=rights.may_write_read_only(seen.grants), has_zones=has_zones)
 
 
 def _begins(seen: TargetSeen) -> Iterator[Remark]:
@@ -323,7 +329,7 @@ def _begins(seen: TargetSeen) -> Iterator[Remark]:
     found, cluster_id = seen.record.progress, seen.upstream.cluster_id
     if not found.known:
         yield note(seen.where, f"has no checkpoint of cluster {cluster_id}: the stream begins at initial-commit-ts")
-    elif words := passed_over(resume_state(seen.config), found.commit_ts):
+    elif words := start_ignored(resume_state(seen.config), found.commit_ts):
         yield note(seen.where, words)
     if found.known and not found.consistent and found.unfinished is None:
         what = f"the checkpoint at {found.commit_ts} has consistent = false and no records of this project: a real Drainer did not stop cleanly"
@@ -336,13 +342,13 @@ def _begins(seen: TargetSeen) -> Iterator[Remark]:
     elif held is not None:
         yield note(seen.where, f"the lease is held by {held.words}", NAMED["lease-held"].todo)
     yield from seen.record.moved
-    yield from seen.stand.begun
+    yield from seen.schema.begun
 
 
 def _to_be_filled(seen: TargetSeen) -> Iterator[Remark]:
     """What a first load meets."""
     yield note(seen.where, "has no checkpoint: --bootstrap-all fills the target and creates missing databases and tables")
-    session, routes, history = seen.session, seen.selection.routes, seen.stand.history
+    session, routes, history = seen.session, seen.selection.routes, seen.schema.history
     live = [table for table in seen.selection.live(history, history.newest_version) if table.has_rows]
     there = read_tables(session, [(table.schema, table.name) for table in map(routes.moved, live)])
     if filled := [f"{schema}.{name}" for schema, name in there if not is_empty(session, schema, name)]:
@@ -358,7 +364,7 @@ def _to_be_filled(seen: TargetSeen) -> Iterator[Remark]:
 def _tables(seen: TargetSeen) -> Iterator[Remark]:
     """Whether the target's tables hold the rows."""
     there = seen.inventory
-    wanted = [t for t in map(seen.selection.routes.moved, seen.stand.tables) if not (t.info.is_view or t.info.is_sequence)]
+    wanted = [t for t in map(seen.selection.routes.moved, seen.schema.tables) if not (t.info.is_view or t.info.is_sequence)]
     found = read_tables(seen.session, ((t.schema, t.name) for t in wanted))
     lacking = []
     for table in wanted:
@@ -417,10 +423,10 @@ def _table(seen: TargetSeen, table: TableAt, at: TargetTable) -> Iterator[Remark
 
 def _databases(seen: TargetSeen) -> Iterator[Remark]:
     """Whether the target has the databases."""
-    stand = seen.stand
-    at = (_at(entries, stand.applied.version) for entries in stand.history.schemas.values())
-    wanted = {table.schema for table in stand.tables} | {info.name for info in at if info is not None}
-    if _FIRST not in {name.lower() for name in wanted | stand.made}:
+    schema = seen.schema
+    at = (_at(entries, schema.applied.version) for entries in schema.history.schemas.values())
+    wanted = {table.schema for table in schema.tables} | {info.name for info in at if info is not None}
+    if _FIRST not in {name.lower() for name in wanted | schema.made}:
         wanted.add(_FIRST)
     for name in sorted(wanted):
         target = seen.selection.routes.database(name)
@@ -437,7 +443,7 @@ def _at(entries: Sequence[tuple[SchemaVersion, DbInfo | None]], version: int) ->
 
 def _ddls(seen: TargetSeen) -> Iterator[Remark]:
     """What the target will do with the DDLs that wait."""
-    waiting = seen.stand.waiting
+    waiting = seen.schema.waiting
     if seen.apply.sync_ddl:
         yield from foreseen(seen.session, waiting, seen.apply, seen.inventory.engines, seen.inventory.databases)
         return

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.recorded_findings import finding_lines, open_findings
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
 from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
-from pyspark_tidb_binlog.jobs.stream.report import plain
+from pyspark_tidb_binlog.jobs.stream.report import one_ddl, plain
 from pyspark_tidb_binlog.jobs.stream.targets import require_server, words_for
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError, LeaseHeld
@@ -130,7 +130,7 @@ def _ddls(session: Session, config: DrainerConfig, cluster_id: int) -> Iterator[
     )
     for ddl in known:
         if ddl.state != "done":
-            yield f"{ddl.state}: job {ddl.job_id}: {' '.join(ddl.query.split())[:_QUERY_CHARS]}"
+            yield f"{ddl.state}: job {ddl.job_id}: {one_ddl(ddl.query, _QUERY_CHARS)}"
     if known:
         for table in load_frozen(session, config.apply, cluster_id).values():
             what = "is frozen" if table.columns is not None else "is missing"

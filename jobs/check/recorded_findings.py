@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.entry.local_paths import local_path
-from pyspark_tidb_binlog.jobs.stream.report import plain
+from pyspark_tidb_binlog.jobs.stream.report import one_ddl, plain
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.findings import Finding, FindingKind, in_words
@@ -59,9 +59,9 @@ def ddl_lines(ddls: Sequence[RecordedDdl]) -> Iterator[str]:
     for ddl in ddls:
         how = f" ({ddl.how})" if ddl.how else ""
         yield f"{ddl.state}{how}: job {ddl.job_id}, commit_ts {ddl.commit_ts} ({as_time(ddl.commit_ts)}), cluster {ddl.cluster_id}"
-        yield f"  TiDB:     {_short(ddl.query)}"
+        yield f"  TiDB:     {plain(one_ddl(ddl.query, _QUERY_CHARS))}"
         if ddl.executed and ddl.executed != ddl.query:
-            yield f"  executed: {_short(ddl.executed)}"
+            yield f"  executed: {plain(one_ddl(ddl.executed, _QUERY_CHARS))}"
         yield from (f"  lost:     {loss}" for loss in ddl.losses)
         yield from (f"  refused:  {refusal}" for refusal in ddl.refusals)
 
@@ -85,8 +85,3 @@ def finding_lines(rows: Sequence[Mapping[str, Any]], limit: int, show_row_data: 
         )
         closed = f" (equal at {ts}, {as_time(ts)})" if (ts := row.get("closed_at")) else ""
         yield f"{row['recorded_at']:%Y-%m-%d %H:%M:%S} {in_words(finding, show_row_data)}{closed}"
-
-
-def _short(sql: str) -> str:
-    flat = plain(" ".join(sql.split()))
-    return flat if len(flat) <= _QUERY_CHARS else flat[: _QUERY_CHARS - 1] + "…"

@@ -6,7 +6,6 @@ Promises: reads only, as the account itself, with the queries of ``--bootstrap``
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import OfflinePump, discovery_of
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
@@ -15,7 +14,7 @@ from pyspark_tidb_binlog.binlog_source.source.departed import DepartedPumps
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, servers_at, silent_among, unverified
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import StreamServers, ports_at, silent_among, unverified
 from pyspark_tidb_binlog.schemas.errors import ApplyError, BootstrapRefused, ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
@@ -24,7 +23,7 @@ from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note, some
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SnapshotSource, upstream_of
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour, table_name
-from pyspark_tidb_binlog.sinks.mysql.rights import read_grants, reading
+from pyspark_tidb_binlog.sinks.mysql.rights import account_in, grants_in, reading
 from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 
@@ -46,6 +45,8 @@ class PumpsSeen:
     offline: Mapping[str, OfflinePump]
     trouble: Mapping[str, str]
     """Why a Pump does not serve this stream; those that are registered as offline are among them."""
+    absent: str = ""
+    """Why no Pump is known, though the cluster's id is."""
 
     @property
     def unfit(self) -> dict[str, str]:
@@ -73,7 +74,11 @@ def ask_pumps(config: DrainerConfig) -> PumpsSeen:
     """
     source = config.source
     with contextlib.closing(discovery_of(source)) as discovery:
-        cluster_id, addresses = source.cluster_id or discovery.cluster_id(), serving(discovery)
+        cluster_id = source.cluster_id or discovery.cluster_id()
+        try:
+            addresses = serving(discovery)
+        except PumpUnavailable as error:
+            return PumpsSeen(source, cluster_id, {}, {}, {}, {}, str(error))
         offline = discovery.offline()
         asked = {pump: gone.address for pump, gone in offline.items()} | dict(addresses)
         return PumpsSeen(source, cluster_id, addresses, discovery.states(), offline, unfit(source, discovery, asked, _ASK_SECONDS))
@@ -99,7 +104,7 @@ def read_history(config: DrainerConfig, closing: contextlib.ExitStack) -> Histor
     """
     tls = TlsSettings.of(config.source.security)
     where = history_at(config.source, tls, closing)
-    found = HistorySeen(HistoryFeed(where, None, tls).snapshot(), partial(servers_at, where, tls))
+    found = HistorySeen(HistoryFeed(where, None, tls).snapshot(), lambda: ports_at(where, tls).servers())
     with contextlib.suppress(PumpUnavailable):
         ports = ports_at(where, tls)
         found = replace(found, versions=ports.versions())
@@ -162,9 +167,7 @@ def _account(config: DrainerConfig, sight: UpstreamSight, source: SnapshotSource
 
 
 def _rights(session: Session, where: str, tables: Sequence[TableAt]) -> Iterator[Remark]:
-    user, _, host = str(session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
-    account = f"'{user}'@'{host}'"
-    granted = read_grants(str(line[0]) for line in session.query("SHOW GRANTS"))
+    account, granted = account_in(session), grants_in(session)
     databases = sorted({table.schema for table in tables})
     views = any(table.info.is_view for table in tables)
     yield note(f"account {account} at {where}", "needs these rights, and no others", "; ".join(reading(databases, account, views=views)))
@@ -200,7 +203,7 @@ def _cluster(source: SnapshotSource, where: str, sight: UpstreamSight) -> Iterat
     of_stream = f"cluster {sight.cluster_id}, whose binlogs the stream reads"
     try:
         why = unverified(source, sight.cluster_id, sight.servers)
-        deaf = [server for server in source.servers() if server.binlog.lower() not in ("on", "")]
+        silent = silent_among({server.address: server.binlog for server in source.servers()})
     except BootstrapRefused as error:
         yield hinders(where, str(error), "set spark.upstream to a TiDB of the stream's cluster")
         return
@@ -209,7 +212,7 @@ def _cluster(source: SnapshotSource, where: str, sight: UpstreamSight) -> Iterat
         return
     if why:
         yield note(where, f"cannot be verified to belong to {of_stream}: {why}")
-    for server in deaf:
-        what = f"TiDB server {server.address} has binlog {server.binlog}: rows written through this server never reach the stream"
+    for server in silent:
+        what = f"TiDB server {server.address} has binlog {server.status}: rows written through this server never reach the stream"
         todo = "enable binlog there (binlog.enable), or recover it (POST /binlog/recover at its status port), before tables are copied"
         yield hinders(where, what, todo)

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from functools import partial
+from typing import Any, Protocol, TextIO
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration, duration_in_words
 from pyspark_tidb_binlog.jobs.check.recorded_findings import open_findings
 from pyspark_tidb_binlog.jobs.entry.cli import EXIT_FAILED
-from pyspark_tidb_binlog.jobs.stream.report import plain
+from pyspark_tidb_binlog.jobs.stream.report import bar, plain
 from pyspark_tidb_binlog.jobs.stream.reporter import InPlace, draws
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -31,13 +32,12 @@ from pyspark_tidb_binlog.sinks.verify.table_comparison import MOST_LISTED, Tally
 from pyspark_tidb_binlog.sinks.verify.verification import Begun, RoundDone, VerifiedTable
 from pyspark_tidb_binlog.sinks.verify.verification_table import ALL, VerificationTable
 
-_BAR = 24
 _NOTHING = "no table was compared: none is replicated, or --tables names none (write DB.TABLE, also with * and ?)"
 _STOPPED = "ended before all tables were seen: the same command goes on here"
 
 
 @dataclass(frozen=True, slots=True)
-class TableRepair:
+class RepairResult:
     """What became of one table."""
 
     refused: str = ""
@@ -55,21 +55,21 @@ class TableRepair:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRepairs:
+class TableRepairer:
     """The repairs of one run of ``verify``."""
 
     config: DrainerConfig
     repairing: Repairing
     others_stopped: bool
 
-    def repair(self, table: VerifiedTable) -> TableRepair:
+    def repair(self, table: VerifiedTable) -> RepairResult:
         """Repair what is listed of a table that was compared."""
         assert table.tally is not None
         if words := self._refusal(table):
-            return TableRepair(words)
+            return RepairResult(words)
         done = self.repairing.repair(table)
         more = table.tally.unlisted > 0
-        return TableRepair(done=done, whole=not done.left and not more and all(one.by_intent for one in table.left_out), more=more)
+        return RepairResult(done=done, whole=not done.left and not more and all(one.by_intent for one in table.left_out), more=more)
 
     def _refusal(self, table: VerifiedTable) -> str:
         assert table.tally is not None
@@ -86,12 +86,27 @@ class TableRepairs:
         return ""
 
 
-def printed(text: str) -> None:
-    """Print at once, also into a pipe."""
-    print(text, flush=True)
+print_at_once = partial(print, flush=True)
+"""Also into a pipe."""
 
 
-class TextView:
+class VerifiedView(Protocol):
+    """Shows one run."""
+
+    def say(self, words: str) -> None:
+        """Show a sentence about the run."""
+
+    def round(self, found: RoundDone) -> None:
+        """A part of a table was compared."""
+
+    def table(self, found: VerifiedTable, words: Sequence[str], result: RepairResult | None = None) -> None:
+        """A table was compared. ``words``: what may explain that it differs, or what to do. ``result``: of its repair."""
+
+    def end(self, total: Mapping[str, int]) -> None:
+        """All tables were seen."""
+
+
+class TextView(VerifiedView):
     """Lines, and below them on a terminal how far it is."""
 
     def __init__(
@@ -99,7 +114,7 @@ class TextView:
         flavour: Flavour,
         about: Mapping[str, int],
         out: TextIO,
-        write: Callable[[str], None] = printed,
+        write: Callable[[str], object] = print_at_once,
         *,
         with_sql: bool = False,
         most: int = MOST_LISTED,
@@ -113,53 +128,48 @@ class TextView:
         self._since = time.monotonic()
 
     def say(self, words: str) -> None:
-        """Show a sentence about the run."""
-        self._above(words)
+        """Write it above how far it is."""
+        if self._place is not None:
+            self._place.clear()
+        self._write(words)
 
     def round(self, found: RoundDone) -> None:
-        """A part of a table was compared."""
+        """Draw how far it is."""
         if self._place is not None:
             rate = (self._rows + found.tally.rows) / max(time.monotonic() - self._since, 0.001)
             frame = progress_line(found, self._about.get(found.name, 0), self._seen, len(self._about), rate)
             self._place.show(lambda columns, lines: frame[: columns - 1])
 
-    def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
-        """A table was compared. ``words``: what may explain that it differs, or what to do. ``result``: of its repair."""
+    def table(self, found: VerifiedTable, words: Sequence[str], result: RepairResult | None = None) -> None:
+        """Write the table's lines."""
         self._seen += 1
         self._rows += found.tally.rows if found.tally else 0
         lines = table_lines(found, words, self._flavour, with_sql=self._with_sql, most=self._most)
         if result is not None and found.tally is not None and found.tally.differing:
             lines += repair_lines(result)
-        self._above("\n".join(map(plain, lines)))
+        self.say("\n".join(map(plain, lines)))
 
     def end(self, total: Mapping[str, int]) -> None:
-        """All tables were seen."""
+        """Write the sums."""
         words = TOTAL + (DEFINITIONS if total["definitions"] else "") + (REPAIRED if total["repaired"] else "")
-        self._above(words.format(**total))
-        if self._place is not None:
-            self._place.clear()
-
-    def _above(self, text: str) -> None:
-        if self._place is not None:
-            self._place.clear()
-        self._write(text)
+        self.say(words.format(**total))
 
 
-class JsonView:
+class JsonView(VerifiedView):
     """A JSON object a line."""
 
     def __init__(self, flavour: Flavour) -> None:
         self._flavour = flavour
 
     def say(self, words: str) -> None:
-        """See ``TextView``."""
-        print(json.dumps({"message": words}), flush=True)
+        """Print an object with ``message``."""
+        print_at_once(json.dumps({"message": words}))
 
     def round(self, found: RoundDone) -> None:
-        """See ``TextView``."""
+        """Print nothing: each table is one line."""
 
-    def table(self, found: VerifiedTable, words: Sequence[str], result: TableRepair | None = None) -> None:
-        """See ``TextView``."""
+    def table(self, found: VerifiedTable, words: Sequence[str], result: RepairResult | None = None) -> None:
+        """Print the table's object."""
         named = [(one.compared, {"why": one.words, "by_intent": one.by_intent, "sql": one.mend}) for one in found.left_out]
         left_out, structure = ([one for compared, one in named if compared is wanted] for wanted in (False, True))
         shown: dict[str, Any] = {"table": found.name, "commit_ts": found.ts, "compared": found.tally is not None, "not_compared": left_out}
@@ -174,17 +184,16 @@ class JsonView:
             shown["explained"] = list(words)
         if result is not None and (done := result.done) is not None:
             left = [{"key": one.difference.key, "why": one.why} for one in done.left]
-            shown |= {"repaired": sum(d.times for d in done.repaired), "right_already": done.right, "not_repaired": left}
+            shown |= {"repaired": result.rows, "right_already": done.right, "not_repaired": left}
         elif result is not None:
             shown |= {"repaired": 0, "refused": result.refused}
-        print(json.dumps(shown), flush=True)
+        print_at_once(json.dumps(shown))
 
     def end(self, total: Mapping[str, int]) -> None:
-        """See ``TextView``."""
-        print(json.dumps(total), flush=True)
+        """Print the sums as an object."""
+        print_at_once(json.dumps(total))
 
 
-VerifiedView = TextView | JsonView
 TOTAL = "{tables} tables, {rows:,} rows: {equal:,} equal, {differing:,} differing; {not_compared} tables not compared"
 DEFINITIONS, REPAIRED = "; {definitions} NOT AS THEY SHOULD BE", "; {repaired:,} rows repaired"
 
@@ -221,13 +230,12 @@ def table_lines(found: VerifiedTable, words: Sequence[str], flavour: Flavour, *,
     return lines
 
 
-def repair_lines(result: TableRepair) -> list[str]:
+def repair_lines(result: RepairResult) -> list[str]:
     """What is said of a repair. Pure."""
     if (done := result.done) is None:
         return [f"  NOT repaired: {result.refused}"]
-    rows = sum(difference.times for difference in done.repaired)
     return [
-        f"  repaired at {done.ts} ({as_time(done.ts)}): {rows:,} rows; {done.right:,} were right already",
+        f"  repaired at {done.ts} ({as_time(done.ts)}): {result.rows:,} rows; {done.right:,} were right already",
         *(["  more differ that are not listed: run the command again"] if result.more else []),
         *(f"  NOT repaired: {difference_line(left.difference)}: {left.why}" for left in done.left),
     ]
@@ -252,10 +260,9 @@ def progress_line(found: RoundDone, about: int, seen: int, tables: int, rate: fl
     """How far a run is. ``about``: rows of the table; ``seen``: tables that are done, of ``tables``; ``rate``: rows a second. Pure."""
     rows, differing = found.tally.rows, found.tally.differing
     share = min(rows / about, 0.99) if about else 0.0
-    bar = "█" * int(share * _BAR) + "░" * (_BAR - int(share * _BAR))
     left = f", {duration_in_words((about - rows) / rate)} left" if about > rows and rate else ""
     differ = f", {differing:,} DIFFER" if differing else ""
-    return f"{plain(found.name)} {bar} {share:4.0%} of about {about:,} rows{differ}; {rate:,.0f} rows/s{left}; table {seen + 1} of {tables}"
+    return f"{plain(found.name)} {bar(share)} {share:4.0%} of about {about:,} rows{differ}; {rate:,.0f} rows/s{left}; table {seen + 1} of {tables}"
 
 
 def patterns_of(tables: str) -> list[str]:
@@ -278,7 +285,7 @@ class VerifyRun:
     """None: nothing is recorded."""
     explained: Callable[[VerifiedTable], Sequence[str]]
     """What may explain that a table differs, or what to do."""
-    repairs: TableRepairs | None = None
+    repairs: TableRepairer | None = None
     """None: nothing is repaired."""
     tables: list[VerifiedTable] = field(default_factory=list)
     """Those that were seen."""

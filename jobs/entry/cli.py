@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tidb_binlog.conf.entry import IN_CHECKOUT, PROGRAM
-from pyspark_tidb_binlog.conf.load import NOTHING, PASSWORD, Say, load, variable_of
+from pyspark_tidb_binlog.conf.load import NO_VALUES, PASSWORD, Say, load, variable_of
 from pyspark_tidb_binlog.conf.model import DrainerConfig, PumpConfig, SecurityConfig, TargetConfig
 from pyspark_tidb_binlog.conf.reference import default_of, help_of
 from pyspark_tidb_binlog.conf.setting import SWITCHES, Program, did_you_mean, settings_of
@@ -209,7 +209,7 @@ def no_command(name: str, known: Iterable[str], of: str) -> ConfigError:
     return ConfigError(f"{of} has no command {name!r}{did_you_mean(name, known) or f'; {of} --help lists them'}")
 
 
-def add_settings(to: JobParser, model: type[Program], otherwise: Mapping[str, object] = NOTHING) -> None:
+def add_settings(to: JobParser, model: type[Program], otherwise: Mapping[str, object] = NO_VALUES) -> None:
     """Add ``--config FILE`` and each setting's flags: the real program's flag, the setting's path, and its name if unique.
 
     ``otherwise``: by path, the defaults of this job that are not the model's. Then ``--help`` lists these settings, else ``_FIRST``.
@@ -289,11 +289,6 @@ class _PrintAll(argparse.Action):
         parser.exit()
 
 
-def drainer_config(arguments: argparse.Namespace, tell: Say | None = None) -> DrainerConfig:
-    """The Drainer's settings, as ``config_of`` reads them."""
-    return config_of(DrainerConfig, arguments, tell)
-
-
 def config_of(model: type[C], arguments: argparse.Namespace, tell: Say | None = None) -> C:
     """A program's settings from the parsed command line, the environment and the file it names. Lines about them go to the log that they configure.
 
@@ -302,7 +297,7 @@ def config_of(model: type[C], arguments: argparse.Namespace, tell: Say | None = 
     flags, notes = _named(arguments, _FLAG), list[str]()
     for setting in settings_of(model):
         if setting.secret and flags.get(setting.path):
-            _warn_of_password(f"--{setting.path}")
+            _warn_of_password(f"--{setting.path}", setting.path if model.HAS_OUR_VARIABLES else "")
     try:
         config = load(model, arguments.config, flags=flags, say=notes.append, otherwise=_named(arguments, _OTHERWISE))
     except ValueError as error:
@@ -315,10 +310,7 @@ def config_of(model: type[C], arguments: argparse.Namespace, tell: Say | None = 
         except OSError as error:
             raise ConfigError(f"cannot write log-file {config.log_file}: {error.strerror}") from error
     for note in notes:
-        if tell is None:
-            logging.warning("%s", note)
-        else:
-            tell(note)
+        (tell or logging.warning)(note)
     return config
 
 
@@ -337,18 +329,16 @@ def target_of(url: str) -> TargetConfig:
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.path.strip("/"):
         raise ConfigError(f"target {_without_password(url)!r} is not of the form mysql://user:password@host:port")
     if parts.password:
-        _warn_of_password("--to")
-    password = unquote(parts.password or "") or os.environ.get(_PASSWORD_VARIABLE, "")
+        _warn_of_password("--to", PASSWORD)
+    password = unquote(parts.password or "") or os.environ.get(variable_of(PASSWORD), "")
     return TargetConfig(host=parts.hostname, port=port, user=unquote(parts.username or "root"), password=password)
 
 
-_PASSWORD_VARIABLE = variable_of(PASSWORD)
-
-
-def _warn_of_password(flag: str) -> None:
-    _tell(
-        f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {_PASSWORD_VARIABLE} or in spark.password-file"
-    )
+def _warn_of_password(flag: str, path: str) -> None:
+    """``path``: of the setting that has a variable; empty: it has none."""
+    place = variable_of(path) if path else "the file of --config"
+    file = " or in spark.password-file" if path == PASSWORD else ""
+    _tell(f"warning: anyone who can run `ps` here can read the password in {flag}: put it in {place}{file}")
 
 
 def _named(arguments: argparse.Namespace, prefix: str) -> dict[str, object]:

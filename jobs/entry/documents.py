@@ -24,7 +24,7 @@ def page_named(name: str) -> Path | None:
     return known.get(plain) or next((path for one, path in known.items() if one.endswith(f"/{plain}")), None)
 
 
-def text_of(name: str) -> str | None:
+def document_text(name: str) -> str | None:
     """The text of a page; for an empty name a line for each page, with its title. None: there is no such page."""
     if not name:
         known = pages()

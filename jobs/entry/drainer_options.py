@@ -69,7 +69,7 @@ class BootstrapRequest:
         return self.everything or bool(self.tables) or self.restart
 
 
-NOTHING = BootstrapRequest()
+NO_BOOTSTRAP = BootstrapRequest()
 
 
 def named_tables(text: str, asking: str = "--bootstrap") -> list[tuple[str, str]]:

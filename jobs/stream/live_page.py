@@ -204,7 +204,7 @@ class LivePage:
         self._findings: deque[SeenFinding] = deque(maxlen=_FINDINGS)
         self._asked_at = 0.0
         self._ended = ""
-        self._told = threading.Event()
+        self._end_was_read = threading.Event()
         """Whether the end was shown to somebody."""
         self._shown: dict[str, Any] = {}
         self._looking: PeriodicTask | None = None
@@ -245,7 +245,7 @@ class LivePage:
             shown = self._shown | {"now": now, "ended": self._ended}
             shown |= {"seconds": self._history.seconds(after), "minutes": self._history.minutes(after)}
         if shown["ended"]:
-            self._told.set()
+            self._end_was_read.set()
         return shown
 
     def ends(self, why: str) -> None:
@@ -255,7 +255,7 @@ class LivePage:
             self._ended = self._ddls[-1].words if refused else why
             self._shown |= {"ddls": [asdict(ddl) for ddl in reversed(self._ddls)]}
             watched = self._clock() - self._asked_at < _WATCHED_SECONDS
-        if watched and not self._told.wait(_FAREWELL_SECONDS):
+        if watched and not self._end_was_read.wait(_FAREWELL_SECONDS):
             _log.debug("nobody read the page's last state")
 
     def close(self) -> None:

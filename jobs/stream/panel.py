@@ -1,6 +1,6 @@
 """The live panel of a stream on a terminal. The only file that imports ``rich``; code without a panel does not import it.
 
-Promises: ``panel_of`` and ``text_of`` are pure. Text of the facts reaches the terminal without control characters, and never as markup.
+Promises: ``panel_of`` and ``panels_text`` are pure. Text of the facts reaches the terminal without control characters, and never as markup.
 """
 
 import io
@@ -16,9 +16,8 @@ from rich.text import Text
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import NodeState
 from pyspark_tidb_binlog.conf.units import duration_in_words
-from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, plain
+from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump, bar, plain
 from pyspark_tidb_binlog.schemas.events import as_time
-from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 _WIDEST = 120
 _SAMPLES = 120
@@ -26,7 +25,6 @@ _SAMPLES = 120
 _BARS = "▁▂▃▄▅▆▇█"
 _LEAST_BARS, _MOST_BARS, _BESIDE_BARS = 10, 60, 42
 """Of the sparkline, and the columns of its row that are not its own."""
-_COPY_BAR = 24
 _PUMPS, _FINDINGS = 8, 3
 """How many of them are shown."""
 
@@ -60,10 +58,10 @@ class LivePanel:
     def frame_of(self, progress: Progress) -> Callable[[int, int], str]:
         """What ``InPlace`` draws."""
         facts = self.facts(progress)
-        return lambda columns, lines: text_of([facts], columns, lines, os.environ)
+        return lambda columns, lines: panels_text([facts], columns, lines, os.environ)
 
 
-def text_of(shown: Sequence[PanelFacts], columns: int, lines: int, environ: Mapping[str, str]) -> str:
+def panels_text(shown: Sequence[PanelFacts], columns: int, lines: int, environ: Mapping[str, str]) -> str:
     """The panels one below the other, for a terminal of this size; what is below its end is left out. ``environ``: ``TERM``, ``NO_COLOR``."""
     # one column less than there are: a full one moves some terminals to the next line
     width = max(20, min(columns - 1, _WIDEST))
@@ -100,7 +98,7 @@ def _copy_rows(progress: Progress) -> Rows:
     if copied is None:
         return [("tables", _wrapped(progress.bootstrap))]
     return [
-        ("tables", Text(f"{copied.tables_done:,} of {copied.tables:,}  {_bar(copied)}  {copied.share:.0%}")),
+        ("tables", Text(f"{copied.tables_done:,} of {copied.tables:,}  {bar(copied.share)}  {copied.share:.0%}")),
         ("rows", Text(", ".join(copied.row_words))),
     ]
 
@@ -168,11 +166,6 @@ def _finding_lines(progress: Progress) -> list[Text]:
         return [Text("none")]
     head = Text(f"{progress.findings:,}, the newest:", "red")
     return [head, *(_cut(words) for words in reversed(progress.newest_findings[-_FINDINGS:]))]
-
-
-def _bar(copied: CopyProgress) -> str:
-    filled = int(copied.share * _COPY_BAR)
-    return "█" * filled + "░" * (_COPY_BAR - filled)
 
 
 def _state_style(state: str) -> str:

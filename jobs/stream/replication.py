@@ -36,20 +36,20 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.units import days_or_duration
 from pyspark_tidb_binlog.jobs.entry import documents
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
-from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest
 from pyspark_tidb_binlog.jobs.entry.local_paths import history_cache
 from pyspark_tidb_binlog.jobs.spark.jvm_heap import HeapAfterBigBatches
 from pyspark_tidb_binlog.jobs.spark.spark_session import require_session
 from pyspark_tidb_binlog.jobs.stream.batch_gate import BatchGate
 from pyspark_tidb_binlog.jobs.stream.live_page import LivePage, PageFacts
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
-from pyspark_tidb_binlog.jobs.stream.resume import DeltaPlace, NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, passed_over
+from pyspark_tidb_binlog.jobs.stream.resume import NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, start_ignored
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, ports_at, servers_at
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import LOOK_SECONDS, BinlogWatch, ports_at
 from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, NotUsableYet, ReplicationError, Stopped
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.history import SchemaHistory
@@ -84,7 +84,7 @@ class Replication:
         spark: SparkSession,
         config: DrainerConfig,
         stop: threading.Event | None = None,
-        bootstrap: BootstrapRequest = NOTHING,
+        bootstrap: BootstrapRequest = NO_BOOTSTRAP,
         upstream: SnapshotSource | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -121,8 +121,8 @@ class Replication:
         self._status_ports = history_at(config.source, self._tls, self._closing)
         self._feed = HistoryFeed(self._status_ports, history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
         self._config = with_collations(self._config)
-        servers = partial(servers_at, self._status_ports, self._tls)
-        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, servers, self._join_cluster)
+        ports = partial(ports_at, self._status_ports, self._tls)
+        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, lambda: ports().servers(), self._join_cluster)
         self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
         """The upstream's timestamp of now."""
         self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark, self._loader)
@@ -354,7 +354,7 @@ class Replication:
             progress=lambda: as_json(self.progress()),
             metrics=counts.metrics.text,
             page=self._page.state,
-            document=documents.text_of,
+            document=documents.document_text,
             pause=gate.shut,
             resume=gate.open,
             rest=gate.rest,
@@ -474,12 +474,12 @@ class Replication:
         elif loaded is not None:
             return loaded
         else:
-            starting = first_ts(known, DeltaPlace(*places(config.delta_dir, target)))
+            starting = first_ts(known, *places(config.delta_dir, target))
             starting = starting if starting >= 0 else self._now()
         if config.apply.load_schema_snapshot and starting > 0:
             self._load_schemas(starting, again=commit_ts is not None)
         if commit_ts is not None:
-            self._warn(passed_over(known, commit_ts))
+            self._warn(start_ignored(known, commit_ts))
         elif words := self._loader.unfilled(starting, self._feed.snapshot):
             if known.starting_commit_ts < 0:
                 # Before a checkpoint is recorded, which would count for the next start.

@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
 
 _MOST_LINES = 8
 """The most lines of a progress: the cursor cannot return to lines that have left the screen."""
-_DDL_CHARS = 500
+_BAR = 24
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys or cannot receive: control characters, changes of the writing direction, halves of characters."""
 
@@ -165,10 +165,16 @@ def plain(text: str) -> str:
     return _UNSHOWABLE.sub(lambda found: " " if found[0] in "\t\n\r" else f"\\x{ord(found[0]):02x}", text)
 
 
-def one_ddl(sql: str) -> str:
-    """A DDL's text on one line, shortened."""
+def one_ddl(sql: str, most: int = 500) -> str:
+    """A DDL's text on one line, shortened to ``most`` characters."""
     flat = " ".join(sql.split())
-    return flat if len(flat) <= _DDL_CHARS else flat[: _DDL_CHARS - 1] + "…"
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
+
+
+def bar(share: float) -> str:
+    """How much is done, from 0 to 1, as a bar."""
+    filled = int(share * _BAR)
+    return "█" * filled + "░" * (_BAR - filled)
 
 
 def render_line(progress: Progress, width: int = 0) -> str:

@@ -30,16 +30,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaPlace:
-    """The positions in the Delta table."""
-
-    of_target: int | None = None
-    """Newest resolved_ts of this target; None when it has no row."""
-    of_others: int | None = None
-    """The same of any other target, or of a release without identities."""
-
-
-@dataclass(frozen=True, slots=True)
 class TargetWords:
     """The words of messages for a target and its record."""
 
@@ -144,24 +134,29 @@ def check_no_gap(places: ResumeState, spark_ts: int, commit_ts: int) -> None:
         raise ApplyError(gap_text(spark_ts, commit_ts, places.checkpoint_dir))
 
 
-def first_ts(places: ResumeState, delta: DeltaPlace) -> int:
+def first_ts(places: ResumeState, of_target: int | None, of_others: int | None) -> int:
     """Where the stream of a target without a row begins, when Spark has no checkpoint either; -1 = now.
+
+    Args:
+        places: for the messages.
+        of_target: the newest resolved_ts of this target in the Delta table; None = it has no row.
+        of_others: that of any other target, or of a release without identities.
 
     Raises:
         ConfigError: Delta's rows are of another target, and the settings do not say where to begin.
     """
-    if delta.of_target is not None:
-        _log.warning("the target has no checkpoint row; using Delta's newest row of this target, %d", delta.of_target)
-        return delta.of_target
-    if delta.of_others is not None and places.starting_commit_ts < 0:
+    if of_target is not None:
+        _log.warning("the target has no checkpoint row; using Delta's newest row of this target, %d", of_target)
+        return of_target
+    if of_others is not None and places.starting_commit_ts < 0:
         raise ConfigError(
             f"the target {places.target.where} has no checkpoint of cluster {places.cluster_id}, and the rows of the Delta table {places.delta_dir}, up to "
-            f"{delta.of_others} ({as_time(delta.of_others)}), are of another target or of this one before it was rebuilt. Choose: {_both(places, with_spark=False)}"
+            f"{of_others} ({as_time(of_others)}), are of another target or of this one before it was rebuilt. Choose: {_both(places, with_spark=False)}"
         )
     return places.starting_commit_ts
 
 
-def passed_over(places: ResumeState, commit_ts: int) -> str:
+def start_ignored(places: ResumeState, commit_ts: int) -> str:
     """Says that the target's checkpoint ``commit_ts`` counts, not the settings, and how to begin anew; empty: the settings name no other position."""
     if places.starting_commit_ts in (-1, commit_ts):
         return ""

@@ -31,15 +31,6 @@ StreamServers = Callable[[], Mapping[str, str]]
 """``ip:port`` of each TiDB server of the stream's cluster, by id; ``PumpUnavailable``: not known."""
 
 
-def servers_at(where: Place, tls: TlsSettings | None) -> Mapping[str, str]:
-    """The stream's TiDB servers.
-
-    Raises:
-        PumpUnavailable: no status port answers, or the history is a file.
-    """
-    return ports_at(where, tls).servers()
-
-
 def ports_at(where: Place, tls: TlsSettings | None) -> StatusPorts:
     """The status ports at ``where``.
 

@@ -72,7 +72,7 @@ class TidbServer:
     """Its own, of this life of the process; no other server of any cluster has it."""
     address: str
     binlog: str
-    """``On``, or why what is written through it does not reach the Pumps: ``Off``, ``Skipping``, ``Unknown``."""
+    """``On``, ``Off``, ``Skipping`` or ``Unknown``."""
 
 
 class SnapshotSource:

@@ -1,4 +1,4 @@
-"""The rights of the target's account: what SHOW GRANTS says, and what fails without each right that a stream needs. Pure.
+"""The rights of the target's account: what SHOW GRANTS says, and what fails without each right that a stream needs. Pure, but for the two questions.
 
 Promises: recognises every form of GRANT that MariaDB, MySQL and TiDB print. Rights of a role count, because
 servers list the rights of active roles. Rights on single tables or columns do not count: a stream writes every table of a database.
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.schemas.remarks import Remark, hinders, note, some
+from pyspark_tidb_binlog.sinks.mysql.session import Session
 from pyspark_tidb_binlog.sinks.routing.table_filter import MARK_SCHEMA
 
 _NAME = r"`(?:[^`]|``)*`|[^\s.`]+"
@@ -71,6 +72,17 @@ class WantedRights:
     """``db-type = tidb``."""
     marks: bool = False
     """``loopback-control``: transactions are marked in a table of their own."""
+
+
+def account_in(session: Session) -> str:
+    """The session's account, as GRANT names it: ``'drainer'@'%'``."""
+    user, _, host = str(session.query("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+    return f"'{user}'@'{host}'"
+
+
+def grants_in(session: Session) -> tuple[Granted, ...]:
+    """What the session's account may do."""
+    return read_grants(str(line[0]) for line in session.query("SHOW GRANTS"))
 
 
 def read_grants(lines: Iterable[str]) -> tuple[Granted, ...]:

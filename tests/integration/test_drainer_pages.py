@@ -147,7 +147,7 @@ def test_documents_are_plain_text_and_nothing_else_is_read(node: DrainerNode) ->
 
 
 def test_what_a_document_is_named_finds_pages_of_the_release_only() -> None:
-    assert str(documents.text_of("errors/ddl")).startswith("# DDLs") and "runbook" in str(documents.text_of(""))
+    assert str(documents.document_text("errors/ddl")).startswith("# DDLs") and "runbook" in str(documents.document_text(""))
     for name in (
         "../setup",
         "../setup.cfg",
@@ -158,7 +158,7 @@ def test_what_a_document_is_named_finds_pages_of_the_release_only() -> None:
         "\0",
         ".",
     ):
-        assert documents.text_of(name) is None
+        assert documents.document_text(name) is None
 
 
 @pytest.mark.shows("drainer 404 and 405")

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, FileConfig
-from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column
 from pyspark_tidb_binlog.jobs.lab.emulator.values import value_for
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -97,7 +97,7 @@ def rows(lake: Path) -> dict[str, list[dict[str, Any]]]:
 
 def assert_whole(run: BootstrappedStream, place: Path) -> None:
     """The lake is what another one has, in which everything came by binlogs."""
-    run.request = NOTHING
+    run.request = NO_BOOTSTRAP
     run.restart(replace(run._config, files=FileConfig(dir=str(place / "whole"))))
     run.apply()
     run.restart()
@@ -148,7 +148,7 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
     run.apply()
     await_loads(run, lambda: loaded_anew(lake, "shop.log", paths["shop.log"]))
     assert {name for name, s in published(lake).items() if s.path != paths[name]} == {"shop.item", "shop.log"}
-    loader = TableLoader(spark, run._config, NOTHING, run.stop, run.mirror.reader(spark.sparkContext.broadcast))
+    loader = TableLoader(spark, run._config, NO_BOOTSTRAP, run.stop, run.mirror.reader(spark.sparkContext.broadcast))
     history = run.history()
     stand = StreamStand(run.sink.commit_ts, history.newest_version, history, {})
     run.sink.load(loader.named("shop.named", stand))
@@ -164,9 +164,9 @@ def test_a_table_is_loaded_again_and_by_a_drainer_that_runs(run: BootstrappedStr
         with pytest.raises((BootstrapRefused, ConfigError), match=words):
             loader.named(names, stand)
     with pytest.raises(ConfigError, match=r"spark\.upstream\.host is empty"):
-        TableLoader(spark, run._config, NOTHING, run.stop).named("shop.item", stand)
+        TableLoader(spark, run._config, NO_BOOTSTRAP, run.stop).named("shop.item", stand)
     with pytest.raises(ConfigError, match="its target is no lake"):
-        TableLoader(spark, DrainerConfig(), NOTHING, run.stop).named("shop.item", stand)
+        TableLoader(spark, DrainerConfig(), NO_BOOTSTRAP, run.stop).named("shop.item", stand)
     with pytest.raises(ConfigError, match="--bootstrap-restart: a lake loads each table from its beginning"):
         TableLoader(spark, run._config, BootstrapRequest(restart=True), run.stop)
 

@@ -338,6 +338,14 @@ def test_a_registry_that_is_none(check: Checks) -> None:
     assert all(line.lower().count("check that it") + line.count("check that the") == 1 and ";" not in line for line in found.hindering)
 
 
+def test_a_registry_without_a_pump_still_has_the_clusters_id(check: Checks, request: pytest.FixtureRequest) -> None:
+    service = ClusterService(Oracle(), 1).start()
+    request.addfinalizer(service.stop)
+    found = check(spark__pumps=service.url, spark__cluster_id="0")
+    assert len(found.hindering) == 1 and "has no Pump: start a Pump with this registry" in found.hindering[0]
+    assert found.line("has no checkpoint of cluster 1: the stream begins at")
+
+
 @pytest.mark.shows("drainer --check")
 def test_a_tidb_that_writes_no_binlogs(check: Checks, request: pytest.FixtureRequest) -> None:
     tidb = ClusterService(Oracle(), 1, history=lambda: JOBS).start()

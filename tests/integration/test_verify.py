@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -671,7 +672,7 @@ def test_an_upstream_of_another_cluster_is_refused(
         "upstream_of": lambda upstream: site.source,
         "with_collations": lambda config: config,
         "history_at": lambda *given: None,
-        "servers_at": lambda history, tls: known,
+        "ports_at": lambda history, tls: SimpleNamespace(servers=lambda: known),
     }.items():
         monkeypatch.setattr(verify, name, value)
     command = ["-config", str(site.written(tmp_path))]

@@ -149,7 +149,7 @@ target = {schema = "x"}
 def test_the_annotated_files_and_the_page_are_current() -> None:
     for name, model in reference.FILES.items():
         assert (ROOT / name).read_text() == reference.example(model), "make settings"
-    assert (ROOT / reference.PAGE).read_text() == reference.page(), "make settings"
+    assert (ROOT / reference.PAGE).read_text() == reference.settings_page(), "make settings"
 
 
 def test_the_annotated_files_say_exactly_the_defaults(caplog: pytest.LogCaptureFixture) -> None:

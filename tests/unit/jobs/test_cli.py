@@ -104,12 +104,12 @@ def test_to_be_stopped_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_log_level_is_a_setting() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    cli.drainer_config(parser.parsed(["--log-level", "debug"]))
+    cli.config_of(DrainerConfig, parser.parsed(["--log-level", "debug"]))
     assert (logging.getLogger().level, logs.spark_level()) == (logging.DEBUG, "INFO")
-    cli.drainer_config(parser.parsed([]))
+    cli.config_of(DrainerConfig, parser.parsed([]))
     assert (logging.getLogger().level, logs.spark_level()) == (logging.INFO, "WARN")
     with pytest.raises(ConfigError, match="log-level: 'loud' is not"):
-        cli.drainer_config(parser.parsed(["--log-level", "loud"]))
+        cli.config_of(DrainerConfig, parser.parsed(["--log-level", "loud"]))
 
 
 def test_a_log_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_every_setting_is_a_flag_by_path_and_unique_name() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
     arguments = parser.parsed(["--syncer.to.host", "db", "--ddl-policy", "skip", "--pumps=a:1,b:2", "--spark.parts", "4"])
-    config = cli.drainer_config(arguments)
+    config = cli.config_of(DrainerConfig, arguments)
     assert (config.target.host, config.apply.ddl_policy, config.source.pumps, config.apply.parts) == ("db", "skip", "a:1,b:2", 4)
 
 
@@ -183,7 +183,7 @@ def test_every_setting_is_a_flag_by_path_and_unique_name() -> None:
 def test_flags_are_read_as_go_reads_them(argv: list[str]) -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    config = cli.drainer_config(parser.parsed(argv))
+    config = cli.config_of(DrainerConfig, parser.parsed(argv))
     assert (config.addr, config.source.starting_commit_ts, config.log_level, config.apply.sync_ddl) == ("h:1", -1, "error", True)
 
 
@@ -238,7 +238,7 @@ def test_options_and_arguments_of_a_job_stand_beside_settings() -> None:
     parser.add_argument("--drop", action="store_true")
     cli.add_settings(parser, DrainerConfig)
     given = parser.parsed(["-drop", "folder", "-addr", "h:1"])
-    assert (given.case, given.drop, cli.drainer_config(given).addr) == ("folder", True, "h:1")
+    assert (given.case, given.drop, cli.config_of(DrainerConfig, given).addr) == ("folder", True, "h:1")
 
 
 @pytest.mark.parametrize(("given", "counts"), [("", "stop"), ("flag", "record"), ("file", "record"), ("environment", "record")])
@@ -282,7 +282,7 @@ def test_what_is_said_about_settings_is_in_the_log_that_they_name(tmp_path: Path
     logs.log_to_file()
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    cli.drainer_config(parser.parsed([f"-log-file={tmp_path / 'drainer.log'}", "-c", "32"]))
+    cli.config_of(DrainerConfig, parser.parsed([f"-log-file={tmp_path / 'drainer.log'}", "-c", "32"]))
     assert '["without effect here: syncer.worker-count' in (tmp_path / "drainer.log").read_text()
     assert not (tmp_path / "log" / "job.log").exists()
 
@@ -327,7 +327,7 @@ def test_a_wrong_setting_is_a_config_error() -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
     with pytest.raises(ConfigError, match="flag --spark.parts: 'x' is not a whole number"):
-        cli.drainer_config(parser.parsed(["--parts", "x"]))
+        cli.config_of(DrainerConfig, parser.parsed(["--parts", "x"]))
 
 
 @pytest.mark.parametrize(
@@ -352,17 +352,21 @@ def test_a_wrong_target_is_refused_without_its_password(url: str) -> None:
 def test_a_password_in_a_flag_is_warned_of_and_not_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     parser = cli.parser("drainer", "")
     cli.add_settings(parser, DrainerConfig)
-    assert cli.drainer_config(parser.parsed(["--syncer.to.password", "s3cret"])).target.password == "s3cret"
+    assert cli.config_of(DrainerConfig, parser.parsed(["--syncer.to.password", "s3cret"])).target.password == "s3cret"
     assert cli.target_of("mysql://u:s3cret@h").password == "s3cret"
     first, second = capsys.readouterr().err.splitlines()
     assert "--syncer.to.password" in first and "--to" in second and "ps" in first
+    assert all(line.endswith("put it in TIDB_BINLOG__SYNCER__TO__PASSWORD or in spark.password-file") for line in (first, second))
     assert "s3cret" not in first + second
     with pytest.raises(ConfigError, match="encrypted_password: the value is not base64"):
-        cli.drainer_config(parser.parsed(["-syncer.to.checkpoint.type=mysql", "-syncer.to.checkpoint.encrypted_password=s3cret"]))
+        cli.config_of(DrainerConfig, parser.parsed(["-syncer.to.checkpoint.type=mysql", "-syncer.to.checkpoint.encrypted_password=s3cret"]))
     (third,) = capsys.readouterr().err.splitlines()
     assert "--syncer.to.checkpoint.encrypted_password" in third and "s3cret" not in third
+    assert third.endswith("put it in TIDB_BINLOG__SYNCER__TO__CHECKPOINT__ENCRYPTED_PASSWORD")
+    cli.config_of(DrainerConfig, parser.parsed(["--spark.upstream.password", "s3cret"]))
+    assert capsys.readouterr().err.endswith("put it in TIDB_BINLOG__SPARK__UPSTREAM__PASSWORD\n")
     monkeypatch.setenv("TIDB_BINLOG__SYNCER__TO__PASSWORD", "s3cret")
-    assert cli.drainer_config(parser.parsed([])).target.password == "s3cret"
+    assert cli.config_of(DrainerConfig, parser.parsed([])).target.password == "s3cret"
     assert cli.target_of("mysql://u@h").password == "s3cret"
     assert capsys.readouterr().err == ""
 

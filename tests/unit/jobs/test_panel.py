@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, PanelFacts, panel_of, sparkline, text_of
+from pyspark_tidb_binlog.jobs.stream.panel import LivePanel, PanelFacts, panel_of, panels_text, sparkline
 from pyspark_tidb_binlog.jobs.stream.report import Progress, SeenPump
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import CopyProgress
@@ -75,7 +75,7 @@ def test_hostile_text_is_shown_as_it_is_spelled(width: int) -> None:
         page = recorded(facts, width)
         assert {cell_len(line) for line in page.splitlines()} == {width}
         assert re.sub(r"[\n\x20-\x7e·│╭╮╰╯─▁-█…]", "", page) == "", "printable characters and the frame's"
-        drawn = text_of([facts], width, 100, {"TERM": "xterm-256color"})
+        drawn = panels_text([facts], width, 100, {"TERM": "xterm-256color"})
         assert set(re.findall(r"\x1b[^m]*.", drawn)) <= set(re.findall(r"\x1b\[[\d;]*m", drawn)), "colours only"
         drawn.encode()
     assert SHOWN.replace("  ", " ") in words_of(recorded(PanelFacts("demo", bad), 120))
@@ -109,12 +109,12 @@ def test_of_many_pumps_those_behind_are_shown() -> None:
 
 def test_a_terminal_gets_what_fits_into_it() -> None:
     facts = PanelFacts("demo", BUSY, (0.1, 0.2))
-    drawn = text_of([facts, facts], 80, 10, {"TERM": "xterm", "NO_COLOR": "1"})
+    drawn = panels_text([facts, facts], 80, 10, {"TERM": "xterm", "NO_COLOR": "1"})
     assert len(drawn.split("\n")) == 9 and {cell_len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in drawn.split("\n")} == {79}
     assert not re.search(r"\x1b\[(?:\d+;)*[34]\d", drawn), "no colour"
-    assert re.search(r"\x1b\[(?:\d+;)*[34]\d", text_of([facts], 80, 10, {"TERM": "xterm-256color"}))
-    assert text_of([facts], 5, 1, {"TERM": "xterm"}).count("\n") == 0
-    assert text_of([], 80, 24, {"TERM": "xterm"}) == ""
+    assert re.search(r"\x1b\[(?:\d+;)*[34]\d", panels_text([facts], 80, 10, {"TERM": "xterm-256color"}))
+    assert panels_text([facts], 5, 1, {"TERM": "xterm"}).count("\n") == 0
+    assert panels_text([], 80, 24, {"TERM": "xterm"}) == ""
 
 
 def test_lags_are_kept_while_they_are_known() -> None:

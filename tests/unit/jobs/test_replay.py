@@ -190,6 +190,22 @@ def test_variables_stand_for_options_that_are_not_given(tmp_path: Path, monkeypa
     assert run(["-worker-count", "1", "-start-tso", "7"]) == [7]
 
 
+def test_variables_of_a_drainer_are_not_a_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both may be started from one environment."""
+    written(tmp_path / "b", at(5))
+    for name, value in (("DATA_DIR", "nowhere"), ("LOG_FILE", "/nowhere/log"), ("SYNCER__TXN_BATCH", "0"), ("TXN_BATCH", "0")):
+        monkeypatch.setenv(f"TIDB_BINLOG__{name}", value)
+    assert run(["-data-dir", str(tmp_path / "b")]) == [5]
+    with pytest.raises(ConfigError, match="data-dir is not set"):
+        run([])
+
+
+def test_a_password_in_a_flag_is_told_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "b", at(5))
+    run(["-data-dir", str(tmp_path / "b"), "--dest-db.password", "s3cret"])
+    assert capsys.readouterr().err.endswith("the password in --dest-db.password: put it in the file of --config\n")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -238,6 +254,8 @@ def test_settings_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     given = settings("-c", "7", "-txn-batch=3", "-safe-mode").apply
     assert (given.worker_count, given.txn_batch, given.safe_mode) == (7, 3, True)
     assert settings("-safe-mode=false", "-dest-type", "print").dest_type == "print"
+    config.write_text(f'data-dir = "{tmp_path}"\ndest-type = "mysql"\n[dest-db]\nport = 3306\nuser = "root"\n')
+    assert settings().destination == TargetConfig(host="127.0.0.1", port=3306, user="root", password="from the environment")
 
 
 def test_a_file_that_is_missing_ends_the_replay(tmp_path: Path) -> None:

@@ -7,15 +7,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
 from pyspark_tidb_binlog.conf.model import DrainerConfig, SourceConfig, TargetConfig
-from pyspark_tidb_binlog.jobs.stream.resume import (
-    DeltaPlace,
-    NothingApplied,
-    ResumeState,
-    check_no_gap,
-    check_spark,
-    committed_ts,
-    first_ts,
-)
+from pyspark_tidb_binlog.jobs.stream.resume import NothingApplied, ResumeState, check_no_gap, check_spark, committed_ts, first_ts
 from pyspark_tidb_binlog.jobs.stream.targets import words_for
 from pyspark_tidb_binlog.schemas.errors import ApplyError, ConfigError
 from pyspark_tidb_binlog.schemas.events import Delivery
@@ -45,18 +37,18 @@ def test_a_checkpoint_without_the_targets_row_is_for_a_person_to_decide(kept_for
 
 def test_nothing_is_known() -> None:
     check_spark(PLACES, None, "this", None)
-    assert first_ts(PLACES, DeltaPlace()) == -1
-    assert first_ts(FROM_SETTINGS, DeltaPlace()) == 0
+    assert first_ts(PLACES, None, None) == -1
+    assert first_ts(FROM_SETTINGS, None, None) == 0
 
 
 def test_deltas_rows_of_this_target_count() -> None:
-    assert first_ts(PLACES, DeltaPlace(of_target=50, of_others=90)) == 50
+    assert first_ts(PLACES, 50, 90) == 50
 
 
 def test_deltas_rows_of_others_never_count() -> None:
-    assert first_ts(FROM_SETTINGS, DeltaPlace(of_others=90)) == 0
+    assert first_ts(FROM_SETTINGS, None, 90) == 0
     with pytest.raises(ConfigError, match=r"var/delta, up to 90 .* of another target.*\(1\).*set initial-commit-ts.*\(2\)") as caught:
-        first_ts(PLACES, DeltaPlace(of_others=90))
+        first_ts(PLACES, None, 90)
     assert "delete var/spark" not in str(caught.value)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.check.upstream_checks import UpstreamSight, upstream_remarks
-from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest
 from pyspark_tidb_binlog.schemas.errors import ServerRefused
 from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
@@ -66,7 +66,12 @@ def test_what_hinders(answers: dict[str, Any], words: str) -> None:
     hindering = [line for line in said(answers) if line.startswith("hinders")]
     assert len(hindering) == 1 and words in hindering[0]
     assert "password" in words or "password" not in hindering[0], "only where no account is let in"
-    assert [line for line in said(answers, NOTHING) if line.startswith("hinders")] == [], "nothing is to be copied"
+    assert [line for line in said(answers, NO_BOOTSTRAP) if line.startswith("hinders")] == [], "nothing is to be copied"
+
+
+@pytest.mark.parametrize("status", ["On", "Unknown", ""])
+def test_a_server_that_has_written_nothing_yet_is_no_remark(status: str) -> None:
+    assert said({"tidb_servers_info": [("one", "10.0.0.1", 4000, status)]}) == said({})
 
 
 def test_other_upstreams() -> None:
@@ -76,7 +81,7 @@ def test_other_upstreams() -> None:
     none = list(upstream_remarks(DrainerConfig(), ALL, UpstreamSight(7, HISTORY, dict)))
     assert [remark.words.partition(":")[0] for remark in none] == ["hinders  spark.upstream"]
     assert "and --bootstrap-all copies from it" in none[0].words
-    assert list(upstream_remarks(DrainerConfig(), NOTHING, UpstreamSight(7, HISTORY, dict))) == []
+    assert list(upstream_remarks(DrainerConfig(), NO_BOOTSTRAP, UpstreamSight(7, HISTORY, dict))) == []
     older = {"tidb_gc_life_time": ServerRefused("unknown variable", 1193, "", "tidb:4000"), "tikv_gc_life_time": [("24h",)]}
     assert any("tidb_gc_life_time is 24h" in line for line in said(older))
     untold = {"tidb_servers_info": ServerRefused("no such table", 1146, "", "tidb:4000")}

@@ -8,7 +8,7 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.jobs.entry.drainer_options import BootstrapRequest, drainer_options
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table, table_json
-from pyspark_tidb_binlog.jobs.stream.upstream_cluster import servers_at, unverified
+from pyspark_tidb_binlog.jobs.stream.upstream_cluster import ports_at, unverified
 from pyspark_tidb_binlog.schemas.errors import (
     BootstrapRefused,
     ConfigError,
@@ -79,7 +79,7 @@ def test_whether_it_is_the_cluster_whose_binlogs_come() -> None:
     old = ToldTidb({"tidb_servers_info": ServerRefused("no such table", 1146, "", "tidb:4000")})
     assert unverified(old, 7, lambda: {"uuid-0": "a:1"}) == "no such table"
     with pytest.raises(PumpUnavailable, match=r"is the file /tmp/history\.json"):
-        servers_at("/tmp/history.json", None)
+        ports_at("/tmp/history.json", None)
 
 
 def test_the_ids_of_tables_at_the_snapshot() -> None:
