@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pyspark_tidb_binlog.conf.model import DrainerConfig
-from pyspark_tidb_binlog.jobs.entry.drainer_options import NOTHING, BootstrapRequest
+from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Table
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
@@ -69,12 +69,12 @@ class BootstrappedStream(EmulatedStream):
         super().__init__(spark, config)
         self._config = replace(config, source=replace(config.source, cluster_id=self.upstream.cluster_id))
         self.mirror = MirroredUpstream(self.upstream, source)
-        self.request = NOTHING
+        self.request = NO_BOOTSTRAP
         self.servers: dict[str, str] = {"the-mirror": "10.0.0.1:4000"}
         """What the stream's side knows of its TiDB servers."""
         self.stop = threading.Event()
 
-    def begin(self, request: BootstrapRequest = NOTHING, **settings: Any) -> int:
+    def begin(self, request: BootstrapRequest = NO_BOOTSTRAP, **settings: Any) -> int:
         """A new life, which copies what is asked for; where its stream begins. ``settings``: of ``ApplyConfig``."""
         self.restart(replace(self._config, apply=replace(self._config.apply, **settings)))
         self.request = request
