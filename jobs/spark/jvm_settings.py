@@ -16,6 +16,11 @@ more without it, and a Pump kept a heap per thread.
 """
 
 
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one JVM on this machine."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
 def jvm_options(archive: ClassArchive | None, *, local: bool, given: str) -> str:
     """JVM options that keep Spark's log off the console and make the JVM start quickly and silently (3 s sooner, ``bench_start``).
 
