@@ -235,8 +235,7 @@ def _run(given: Given) -> int:
 
 
 def _set_up(*, java: bool, server: bool) -> int:
-    """Install what this checkout lacks: packages, and what a job with Spark or a private server needs. Returns the exit code; goes on as the
-    environment's Python if this is another one."""
+    """Install what this checkout lacks; returns the exit code. Goes on as the environment's Python if this is another one."""
     environment = HOME / ".venv"
     found, release = java_of(os.environ)
     flags = []
