@@ -31,7 +31,7 @@ from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.code_zip import write_zip
 from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in, lacks_delta
-from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, PUMPS
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -214,7 +214,7 @@ def _run(given: Given) -> int:
         if failed:
             return failed
     require_packages(given.job, job)
-    environ = {**FRUGAL, **os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    environ = {**(PUMPS if given.job == "pump" else FRUGAL), **os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
     if IN_CHECKOUT:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     name = "preflight" if checks else given.job
