@@ -127,11 +127,10 @@ def _require_cluster(config: DrainerConfig, source: SnapshotSource, cluster_id: 
         BootstrapRefused: it is one.
     """
     tls = TlsSettings.of(config.source.security)
-    with contextlib.ExitStack() as stack:
-        try:
-            why = unverified(source, cluster_id, partial(servers_at, history_at(config.source, tls, stack), tls))
-        except (ConfigError, PumpUnavailable) as error:
-            why = str(error)
+    try:
+        why = unverified(source, cluster_id, partial(servers_at, history_at(config.source, tls), tls))
+    except (ConfigError, PumpUnavailable) as error:
+        why = str(error)
     if why:
         print(
             f"not known whether spark.upstream ({source.where}) is of cluster {cluster_id}, whose binlogs the target has: {why}",

@@ -89,7 +89,7 @@ def preflight(config: DrainerConfig, request: BootstrapRequest = NOTHING) -> Ite
     with contextlib.ExitStack() as closing:
         pumps = yield from _tried("Pumps", partial(ask_pumps, config))
         yield from (hinders("Pumps", why, NAMED["pump-unreachable"].todo) for why in (pumps.unfit.values() if pumps else ()))
-        known = yield from _tried("DDL history", partial(read_history, config, closing))
+        known = yield from _tried("DDL history", partial(read_history, config))
         yield from (hinders("TiDB", why, NAMED["tidb-without-binlog"].todo) for why in (known.silent or () if known else ()))
         sight = UpstreamSight.of(config, pumps, known)
         yield from upstream_remarks(config, request, sight)
