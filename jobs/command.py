@@ -7,8 +7,10 @@ everything after ``--``. The command checks for packages, Java and Delta's jars 
 Promises: imports the standard library only, so that it can report missing packages. ``parsed`` is pure.
 """
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +19,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, IN_CHECKOUT, PACKAGE, PROGRAM
+from pyspark_tidb_binlog.conf.entry import CODE, COMMAND, HOME, IN_CHECKOUT, PACKAGE, PROGRAM
 from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.entry import own_places
-from pyspark_tidb_binlog.jobs.entry.programs import SERVER, server_program
+from pyspark_tidb_binlog.jobs.entry.programs import require_server_programs
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED, ended_by_pipe
-from pyspark_tidb_binlog.jobs.entry.versions import java_of, require_java, require_spark
+from pyspark_tidb_binlog.jobs.entry.versions import JAVA, java_of, require_java, spark_home
 from pyspark_tidb_binlog.jobs.lab.recorded_cases import require_case
 from pyspark_tidb_binlog.jobs.spark import jvm_settings
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 from pyspark_tidb_binlog.jobs.spark.code_zip import write_zip
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, has_delta, jars_in, names_delta
-from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in, lacks_delta
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, PUMPS
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import LOCAL_FILES
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
@@ -193,19 +195,28 @@ def _run(given: Given) -> int:
     if given.job in ("-V", "--version"):
         print(f"Release Version: {VERSION}")
         return 0
+    if given.job == "setup" and IN_CHECKOUT:
+        _become([str(HOME / PROGRAM), "setup", *given.options], os.environ)
     if given.job not in offered():
         raise ConfigError(f"there is no job {given.job!r}{did_you_mean(given.job, offered()) or ';'} {COMMAND} --help lists them")
     job = JOBS[given.job]
     if job.spark_with and _is_on(job.spark_with, given.options):
         job = replace(job, packages=(*_SPARK, *job.packages), spark=True)
-    require_packages(given.job, job)
-    environ = {**FRUGAL, **os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
-    if IN_CHECKOUT:
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     # What would hinder a stream is found without Spark, and so is what --help prints.
     checks = given.job == "drainer" and _is_on("check", given.options)
     alone = given.job == "lake" and _without_spark(given.options)
-    asks = any(re.fullmatch(r"-h|-V|--?(help|version)", option) for option in given.options)
+    asks = any(re.fullmatch(r"-h|-V|--?(help|help-all|version)", option) for option in given.options)
+    spark = job.spark and not checks and not alone and not asks
+    server = spark and given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options)
+    if IN_CHECKOUT:
+        # The lines that a playground prints are for Spark.
+        failed = _set_up(java=spark or (given.job == "playground" and not asks), server=server)
+        if failed:
+            return failed
+    require_packages(given.job, job)
+    environ = {**(PUMPS if given.job == "pump" else FRUGAL), **os.environ, "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    if IN_CHECKOUT:
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CODE), *_without(str(CODE), environ.get("PYTHONPATH", ""))]))
     name = "preflight" if checks else given.job
     if not environ.get("TIDB_BINLOG_LOG"):
         environ["TIDB_BINLOG_LOG"] = str(own_places.logs() / f"{name}.log")
@@ -214,14 +225,39 @@ def _run(given: Given) -> int:
         environ.setdefault("TIDB_BINLOG_DIE_PID", str(os.getpid()))
     # A name below `jobs` (launch.py).
     arguments = ["check.preflight" if checks else given.job, *given.options]
-    if job.spark and not checks and not alone and not asks:
+    if spark:
         if given.job == "rehearse":
             require_case(given.options)
-        if given.job in _WITH_SERVER and not any(re.match(r"--?to(=|$)", option) for option in given.options):
-            for program in SERVER:
-                server_program(program)
+        if server:
+            require_server_programs()
         arguments = [*_in_spark(given, environ), "--", *arguments]
     _become([sys.executable, "-m", "pyspark_tidb_binlog.jobs.launch", *arguments], environ)
+
+
+def _set_up(*, java: bool, server: bool) -> int:
+    """Install what this checkout lacks; returns the exit code. Goes on as the environment's Python if this is another one."""
+    environment = HOME / ".venv"
+    found, release = java_of(os.environ)
+    flags = []
+    if java and (found is None or (release or JAVA) < JAVA or DELTA_JARS.place() is None):
+        flags.append("--java")
+    if server:
+        try:
+            require_server_programs()
+        except ConfigError:
+            flags.append("--mariadb")
+    wanted, stamp = HOME / "requirements.txt", environment / ".requirements.txt"
+    if flags or not stamp.exists() or stamp.read_text() != wanted.read_text():
+        with subprocess.Popen([str(HOME / PROGRAM), "setup", *flags], stdout=sys.stderr) as setup:
+            while setup.returncode is None:
+                # Ctrl-C ends it, too, once apt has ended
+                with contextlib.suppress(KeyboardInterrupt):
+                    setup.wait()
+        if setup.returncode:
+            return setup.returncode
+    if Path(sys.prefix).resolve() != environment.resolve():
+        _become([str(environment / "bin" / "python"), "-m", __spec__.name, *sys.argv[1:]], os.environ)
+    return 0
 
 
 def offered() -> dict[str, Offered]:
@@ -266,11 +302,11 @@ def _without_spark(options: Sequence[str]) -> bool:
 
 def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     """Spark's arguments; completes the environment."""
-    home = _spark_home(environ)
+    home = spark_home(environ)
     java, release = java_of(environ)
     require_java(java, release)
     master = given.master or environ.get("MASTER") or "local[*]"
-    local = master.startswith("local") and not master.startswith("local-cluster")
+    local = jvm_settings.is_local(master)
     jars = _jars(given, home, environ)
     archive = ClassArchive(jars, home, java) if jars is not None and java is not None and local else None
     if archive is not None and os.access(archive.jars, os.W_OK):
@@ -309,26 +345,9 @@ def _in_spark(given: Given, environ: dict[str, str]) -> list[str]:
     return arguments
 
 
-def _spark_home(environ: Mapping[str, str]) -> Path:
-    """The Spark that PySpark belongs to: inside the package if pip installed it, else around it."""
-    found = find_spec("pyspark")
-    assert found is not None and found.origin is not None
-    package = Path(found.origin).parent.resolve()
-    for place in (package, package.parents[1], Path(environ.get("SPARK_HOME") or package)):
-        if (place / "bin" / "spark-submit").is_file() and (place / "jars").is_dir():
-            break
-    else:
-        raise ConfigError(
-            f"PySpark in {package} comes without Spark: pip install 'pyspark>=4.2.1,<4.3', or let SPARK_HOME name a Spark 4.2"
-        )
-    version = re.search(r"^__version__[^=]*= *['\"]([^'\"]+)", (package / "version.py").read_text(), re.M)
-    require_spark(version[1] if version else "")
-    return place
-
-
 def _jars(given: Given, home: Path, environ: Mapping[str, str]) -> Path | None:
     """The directory of Delta's jars, fetched if they are not there; None if Spark has them, or the caller names others."""
-    if names_delta(" ".join([given.jars, given.class_path, *given.spark])) or has_delta(home):
+    if not lacks_delta(home, " ".join([given.jars, given.class_path, *given.spark])):
         return None
     found = DELTA_JARS.place()
     if found is None:

@@ -15,6 +15,7 @@ from importlib import import_module
 from pyspark_tidb_binlog.jobs.entry.cli import run_job
 from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, stop_on_signals
 from pyspark_tidb_binlog.jobs.spark import jvm
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import is_local
 from pyspark_tidb_binlog.jobs.spark.worker_forks import PYTHON, WorkerForks
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 def _worker_forks(spark: Sequence[str]) -> WorkerForks | None:
     """None if Spark's Python processes cannot be forks of this process, as on other machines."""
     master = spark[spark.index("--master") + 1] if "--master" in spark else ""
-    if not jvm.is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable or not os.access(PYTHON, os.X_OK):
+    if not is_local(master) or os.environ.get("PYSPARK_PYTHON") != sys.executable or not os.access(PYTHON, os.X_OK):
         return None
     try:
         return WorkerForks()

@@ -4,7 +4,7 @@
 # Promises: installs only what is missing, so a second run is quick. Prints each step, and the exact packages where it may not install them itself:
 # apt runs for root on Debian and its derivatives only, unless TIDB_BINLOG_NO_APT is set. Ctrl-C ends it; apt, which must not be killed, is waited for.
 #
-# The stamps .venv/.requirements* are copies of the requirements files that are installed: `same` compares them without a process.
+# The stamps .venv/.requirements* are copies of the requirements files that are installed.
 
 root=$(cd -P "${BASH_SOURCE[0]%/*}/.." && pwd)
 venv=$root/.venv
@@ -40,13 +40,6 @@ set_up() {
     prepare class_archive
   fi
   if [[ $needs == *' --kafka '* ]]; then prepare fetched_jars kafka-jars; fi
-}
-
-# ready [FLAG...]: whether set_up would find nothing to do for a job.
-ready() {
-  same requirements.txt || return 1
-  [[ " $* " != *' --java '* || (-f $venv/spark-jars/.complete && (-n ${JAVA_HOME:-} || -n $(command -v java))) ]] || return 1
-  [[ " $* " != *' --mariadb '* || -n $(found mariadbd) ]]
 }
 
 # The code needs Python 3.11 or later; python3.11 comes first, so that a newer default is not preferred to the tested version.

@@ -22,3 +22,9 @@ def server_program(name: str) -> str:
             "(the system's own service need not run), or name a server with --to mysql://user:password@host:port"
         )
     return found
+
+
+def require_server_programs() -> None:
+    """Raise ConfigError if one of them is not installed."""
+    for name in SERVER:
+        server_program(name)

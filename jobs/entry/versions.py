@@ -1,4 +1,4 @@
-"""The versions of Spark, Delta and Java that this project supports; docs/supported.md has the whole table. Pure, except ``java_of``.
+"""The versions of Spark, Delta and Java that this project supports; docs/supported.md has the whole table. Pure, except ``java_of`` and ``spark_home``.
 
 Promises: an unsupported version is one error: the version present, the version needed, and what to do. A newer patch version is never refused.
 """
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.entry import document
@@ -60,6 +61,27 @@ def java_of(environ: Mapping[str, str]) -> tuple[Path | None, int | None]:
     except OSError:
         return named, None
     return named, java_release(told)
+
+
+def spark_home(environ: Mapping[str, str]) -> Path:
+    """The Spark that PySpark belongs to: inside the package if pip installed it, else around it.
+
+    Raises:
+        ConfigError: it comes without Spark, or is not of 4.2.
+    """
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    package = Path(found.origin).parent.resolve()
+    for place in (package, package.parents[1], Path(environ.get("SPARK_HOME") or package)):
+        if (place / "bin" / "spark-submit").is_file() and (place / "jars").is_dir():
+            break
+    else:
+        raise ConfigError(
+            f"PySpark in {package} comes without Spark: pip install 'pyspark>=4.2.1,<4.3', or let SPARK_HOME name a Spark 4.2"
+        )
+    version = re.search(r"^__version__[^=]*= *['\"]([^'\"]+)", (package / "version.py").read_text(), re.M)
+    require_spark(version[1] if version else "")
+    return place
 
 
 def java_release(text: str) -> int | None:

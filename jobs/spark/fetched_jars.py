@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry import own_places
 from pyspark_tidb_binlog.jobs.entry.signals import EXIT_INTERRUPTED
-from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, LOCAL_FILES_PACKAGE
+from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, LOCAL_FILES_PACKAGE, spark_home
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 COMPLETE = ".complete"
@@ -105,9 +105,9 @@ def names_delta(text: str) -> bool:
     return re.search(r"\bdelta-(?:spark|core)(?:_[\d.]+)*\b", text) is not None
 
 
-def has_delta(spark_home: Path) -> bool:
-    """Whether Delta's is among Spark's own jars."""
-    return any(names_delta(jar.name) for jar in (spark_home / "jars").glob("*.jar"))
+def lacks_delta(home: Path, given: str) -> bool:
+    """Whether Delta's is neither among the jars of the Spark in ``home`` nor named in ``given``, a user's own settings."""
+    return not names_delta(given) and not any(names_delta(jar.name) for jar in (home / "jars").glob("*.jar"))
 
 
 def jars_in(place: Path) -> list[str]:
@@ -142,9 +142,8 @@ def say(text: str) -> None:
 
 def spark_of_environment() -> tuple[Path, dict[str, str]]:
     """The Spark that pip has installed here, and the environment of its processes."""
-    (home,) = Path(sys.prefix).resolve().glob("lib/python3*/site-packages/pyspark")
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    return home, inherited | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return spark_home(inherited), inherited | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def set_up(step: Callable[[], None]) -> int:

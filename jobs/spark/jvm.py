@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
 from pyspark_tidb_binlog.jobs.spark import pyspark_insides
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import is_local
 from pyspark_tidb_binlog.schemas.errors import ConfigError, Stopped
 
 _log = logging.getLogger("spark")
@@ -104,11 +105,6 @@ class Jvm:
             if (text := line.rstrip()) and not text.startswith(_NO_NEWS):
                 self._printed.append(text)
                 _log.info("%s", text)
-
-
-def is_local(master: str) -> bool:
-    """Whether driver and executors are one JVM on this machine."""
-    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def local_cores(master: str) -> int | None:

@@ -9,11 +9,18 @@ from pyspark_tidb_binlog.conf.entry import HOME
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
 
 FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Environment variables that make each process of a job return memory after a large batch or binlog.
+"""Environment variables that make the JVM and Python workers return memory after a large batch.
 
 The last is glibc's own default; setting it keeps glibc from raising it to 32 MiB as large blocks are freed: RocksDB in the JVM held 450 MiB
-more without it, and a Pump kept a heap per thread.
+more without it.
 """
+PUMPS = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+"""Those of a Pump, which keeps the buffers of small binlogs (a quarter of its writes a second, ``bench_pump``) and returns those of huge ones."""
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one JVM on this machine."""
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def jvm_options(archive: ClassArchive | None, *, local: bool, given: str) -> str:

@@ -25,8 +25,8 @@ from pyspark_tidb_binlog.jobs.entry.signals import REQUEST, take_back
 from pyspark_tidb_binlog.jobs.entry.versions import DELTA_PACKAGE, java_of, require_delta, require_java, require_spark
 from pyspark_tidb_binlog.jobs.spark import jvm, pyspark_insides
 from pyspark_tidb_binlog.jobs.spark.class_archive import ClassArchive
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, has_delta, jars_in, names_delta
-from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, jvm_options
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import DELTA_JARS, jars_in, lacks_delta
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL, is_local, jvm_options
 from pyspark_tidb_binlog.jobs.spark.pyspark_insides import CHECKPOINT_FILE_MANAGER, LOCAL_FILES
 from pyspark_tidb_binlog.jobs.spark.worker_forks import FORKED_BY, PYTHON, WorkerForks
 from pyspark_tidb_binlog.schemas.errors import ConfigError
@@ -56,14 +56,16 @@ def build_session(app_name: str, *, master: str | None = None, delta: bool = Tru
     if not submitted:
         for name, value in FRUGAL.items():
             os.environ.setdefault(name, value)
-        settings.update(_launch_settings(chosen, delta=delta))
+        settings.update(
+            _launch_settings(chosen, delta=delta and lacks_delta(_spark_home(), _named_in(dict(conf.getAll()) | dict(extra or {}))))
+        )
     for key, value in settings.items():
         conf.setIfMissing(key, value)
     conf.setAll(list((extra or {}).items()))
     pyspark_insides.quiet_console()
     with contextlib.ExitStack() as until_started:
         if not submitted and not pyspark_insides.has_jvm():
-            if jvm.is_local(chosen):
+            if is_local(chosen):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             until_started.enter_context(_workers_as_forks(chosen))
             pyspark_insides.use_jvm(_jvm_of_our_own(conf))
@@ -88,11 +90,12 @@ def configured(builder: SparkSession.Builder, *, delta: bool = True) -> SparkSes
     given: dict[str, str] = {**dict(SparkConf().getAll()), **pyspark_insides.given_to(builder)}
     if "spark.remote" not in given and "SPARK_REMOTE" not in os.environ:
         _require_java_to_start()
-    local = jvm.is_local(given.get("spark.master", "local[*]"))
+    local = is_local(given.get("spark.master", "local[*]"))
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    has_jars = not delta or names_delta(" ".join(given.get(name, "") for name in _LISTS)) or has_delta(_spark_home())
-    wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])]) | ({} if has_jars else _jars(DELTA_JARS.place(), local=local))
+    wanted = dict([STATE_STORE, *([EXTENSION, CATALOG] if delta else [])])
+    if delta and lacks_delta(_spark_home(), _named_in(given)):
+        wanted |= _jars(DELTA_JARS.place(), local=local)
     for name, value in additions(given, wanted).items():
         builder = builder.config(name, value)
     return builder
@@ -144,6 +147,10 @@ def additions(given: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, 
 
 _LISTS = {"spark.driver.extraClassPath": ":", "spark.jars": ",", "spark.jars.packages": ",", EXTENSION[0]: ","}
 """Settings to which something is added, and what stands between two entries."""
+
+
+def _named_in(given: Mapping[str, str]) -> str:
+    return " ".join(given.get(name, "") for name in _LISTS)
 
 
 def _require_java_to_start() -> None:
@@ -232,7 +239,7 @@ def _workers_as_forks(master: str) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in FORKED_BY}
     forks: WorkerForks | None = None
     try:
-        if before["PYSPARK_PYTHON"] == sys.executable and jvm.is_local(master) and os.access(PYTHON, os.X_OK):
+        if before["PYSPARK_PYTHON"] == sys.executable and is_local(master) and os.access(PYTHON, os.X_OK):
             with contextlib.suppress(OSError), log_file().open("ab") as out:
                 forks = WorkerForks()
                 forks.begin(out)
@@ -265,9 +272,9 @@ def _jvm_of_our_own(conf: SparkConf) -> Any:
 
 def _launch_settings(master: str, *, delta: bool) -> dict[str, str]:
     """Settings that matter only if this process starts the JVM itself; ``jobs/command.py`` passes the same on its command line."""
-    local, jars = jvm.is_local(master), DELTA_JARS.place()
+    local, jars = is_local(master), DELTA_JARS.place()
     java, _ = java_of(os.environ)
-    archive = ClassArchive(jars, _spark_home(), java) if jars is not None and java is not None else None
+    archive = ClassArchive(jars, _spark_home(), java) if local and jars is not None and java is not None else None
     options = jvm_options(archive, local=local, given=os.environ.get("SPARK_SUBMIT_OPTS", ""))
     settings = {"spark.driver.extraJavaOptions": f"{options} -Dtidb.binlog.log={spark_log_file()}"}
     return settings | (_jars(jars, local=local) if delta else {})

@@ -1,4 +1,4 @@
-"""Uses each feature of Spark that jobs need, so that the JVM can archive the loaded classes; ``jobs/setup.py`` runs it once. [spark]
+"""Uses each feature of Spark that jobs need, so that the JVM can archive the loaded classes; ``class_archive`` runs it once. [spark]
 
 Promises: leaves nothing behind, except the archive that the JVM writes. Its success also shows that Spark, Delta and Python workers run.
 """

@@ -50,8 +50,9 @@ def test_words_about_a_job_need_neither_java_nor_mariadb(tmp_path: Path) -> None
         done = run(job, "--version", log=tmp_path, **nothing)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"Release Version: {VERSION}\n")
     assert run("--version", log=tmp_path, **nothing).stdout.endswith(f" {VERSION}\n")
-    done = run("demo", "-help", log=tmp_path, **nothing)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: spark-submit.sh demo")
+    for words in (("demo", "-help"), ("drainer", "--help-all")):
+        done = run(*words, log=tmp_path, **nothing)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(f"usage: spark-submit.sh {words[0]}")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pyspark_tidb_binlog.conf.entry import CODE, IN_CHECKOUT
-from pyspark_tidb_binlog.jobs.spark.jvm_settings import FRUGAL
+from pyspark_tidb_binlog.jobs.spark.jvm_settings import PUMPS
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 
 _START_TIMEOUT = 30.0
@@ -59,7 +59,7 @@ class ServerProcess:
     def start(self) -> "ServerProcess":
         """Start the process and wait until it serves."""
         paths = [*([str(CODE)] if IN_CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environ = {**FRUGAL, **os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+        environ = {**os.environ, **PUMPS, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile() as errors:
             # a separate session: Ctrl-C in the terminal must reach only the job, which then stops its servers in order
             command = [*dies_with_parent("KILL"), *self._command]

@@ -1,14 +1,16 @@
 """What the command reads from its arguments, and what it says before it starts anything."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pyspark_tidb_binlog.conf.entry import CODE
 from pyspark_tidb_binlog.jobs import command
 from pyspark_tidb_binlog.jobs.command import JOBS, Given, parsed, require_packages, usage
-from pyspark_tidb_binlog.jobs.spark.fetched_jars import names_delta
+from pyspark_tidb_binlog.jobs.spark.fetched_jars import FetchedJars, names_delta
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
@@ -87,3 +89,64 @@ def test_nothing_has_to_be_installed() -> None:
     bare = [sys.executable, "-S", "-c", "import pyspark_tidb_binlog.jobs.command"]
     done = subprocess.run(bare, env={"PYTHONPATH": str(CODE)}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that has everything, and this is its Python; ``ran`` has what was set up."""
+    (tmp_path / "requirements.txt").write_text("a==1")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".requirements.txt").write_text("a==1")
+    (tmp_path / "spark-submit.sh").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/ran\n")
+    (tmp_path / "spark-submit.sh").chmod(0o755)
+    monkeypatch.setattr(command, "HOME", tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setattr(command, "java_of", lambda environ: (Path("java"), None))
+    monkeypatch.setattr(FetchedJars, "place", lambda jars: tmp_path)
+    monkeypatch.setattr(command, "require_server_programs", lambda: None)
+    return tmp_path
+
+
+def no_server() -> None:
+    raise ConfigError("there is no mariadbd")
+
+
+def test_a_checkout_with_everything_sets_nothing_up(checkout: Path) -> None:
+    assert command._set_up(java=True, server=True) == 0 and not (checkout / "ran").exists()
+
+
+def test_what_a_job_lacks_is_set_up(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for java in ((None, None), (Path("java"), 11)):
+        monkeypatch.setattr(command, "java_of", lambda environ, java=java: java)
+        assert command._set_up(java=False, server=True) == command._set_up(java=True, server=False) == 0
+    monkeypatch.setattr(command, "java_of", lambda environ: (Path("java"), 21))
+    monkeypatch.setattr(FetchedJars, "place", lambda jars: None)
+    monkeypatch.setattr(command, "require_server_programs", no_server)
+    (checkout / "requirements.txt").write_text("a==2")
+    assert command._set_up(java=True, server=True) == command._set_up(java=False, server=False) == 0
+    assert (checkout / "ran").read_text().splitlines() == ["setup --java", "setup --java", "setup --java --mariadb", "setup"]
+
+
+def test_a_set_up_that_fails_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "require_server_programs", no_server)
+    with (checkout / "spark-submit.sh").open("a") as script:
+        script.write("exit 7\n")
+    assert command._set_up(java=True, server=True) == 7
+
+
+def test_another_python_becomes_the_environments(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    monkeypatch.setattr(sys, "argv", ["command", "pump", "--addr=x"])
+    monkeypatch.setattr(command, "_become", lambda argv, environ: became.append(argv))
+    command._set_up(java=False, server=False)
+    assert became == [[str(checkout / ".venv" / "bin" / "python"), "-m", "pyspark_tidb_binlog.jobs.command", "pump", "--addr=x"]]
+
+
+def test_ctrl_c_waits_for_what_is_being_set_up(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package manager must not be killed."""
+    monkeypatch.setattr(command, "require_server_programs", no_server)
+    with (checkout / "spark-submit.sh").open("a") as script:
+        script.write(f"kill -INT {os.getpid()}; sleep 1; echo whole >> {checkout}/ran; exit 130\n")
+    assert command._set_up(java=True, server=True) == 130
+    assert (checkout / "ran").read_text().splitlines()[-1] == "whole"

@@ -156,7 +156,8 @@ def test_ctrl_c_waits_for_apt(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_jvm(tmp_path: Path) -> None:
-    step = "trap '' INT; sleep 1000 & echo $! > started; wait; echo whole > ended"
+    # later than Python has started it
+    step = "trap '' INT; sleep 1000 & child=$!; sleep 0.5; echo $child > started; wait; echo whole > ended"
     code = "import os, sys; from pyspark_tidb_binlog.jobs.spark import fetched_jars as f; sys.exit(f.set_up(lambda: f.run_once(['sh', '-c', sys.argv[1]], 'a step', os.environ)))"
     assert ended_by_ctrl_c([sys.executable, "-c", code, step], tmp_path) == ("", 130)
     assert not (tmp_path / "ended").exists()
