@@ -76,7 +76,7 @@ def megabytes() -> float:
 def start(url: str, directory: str) -> None:
     """Start the feed once and print its cost as JSON, then wait for one more job per line of stdin."""
     imported, begun = megabytes(), time.perf_counter()
-    feed = HistoryFeed(url, HistoryCache(Path(directory), CLUSTER))
+    feed = HistoryFeed(url, HistoryCache(Path(directory), CLUSTER), None)
     jobs = len(feed.snapshot())
     print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - begun, "mib": megabytes(), "imports_mib": imported}), flush=True)
     for line in sys.stdin:

@@ -103,7 +103,7 @@ def one(stage: RehearsalUpstream, config: DrainerConfig, target: TargetConfig, p
             raise SystemExit(f"the target differs: {outcome[1]}")
         beyond = case.last_ts + (number + 1) * _BEYOND
         for address in stage.addresses:
-            with contextlib.closing(PumpWriter(address, case.cluster_id)) as writer:
+            with contextlib.closing(PumpWriter(address, case.cluster_id, tls=None)) as writer:
                 writer.write(fake(beyond).payload)
         begun = time.monotonic()
         with drainer(settings, place) as job:

@@ -44,7 +44,7 @@ def begun(description: str, repeat: int) -> tuple[Decodable, int]:
     payloads = [payload for pump in case.pumps for payload in pump]
     commits = [(b.commit_ts, b.start_ts, p) for p in payloads if (b := pb.Binlog.FromString(p)).tp == BinlogType.COMMIT]
     rows = [{"pump": "p", "start_ts": s, "commit_ts": c, "bucket": 0, "payload": p} for c, s, p in sorted(commits)]
-    history = HistoryFeed(str(case.history)).refresh()
+    history = HistoryFeed(str(case.history), None, None).refresh()
     return Decodable(payloads, pa.RecordBatch.from_pylist(rows, schema=RAW), history), args.repeat
 
 

@@ -24,9 +24,8 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, RegistryClient
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, open_registry
 from pyspark_tidb_binlog.conf.entry import PLAYGROUND_PORT, PROGRAM, comparing
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.check.node_report import NodeReport, asked, look
@@ -183,10 +182,7 @@ def _add_cluster(to: JobParser) -> None:
 
 @contextlib.contextmanager
 def _registry(given: argparse.Namespace) -> Iterator[Registry]:
-    tls = security_of(given)
-    scheme = "https" if tls else "http"
-    urls = ",".join(url if "://" in url else f"{scheme}://{url}" for url in (part.strip() for part in given.pd_urls.split(",")) if url)
-    with contextlib.closing(RegistryClient(given.registry, tls) if given.registry else PdRegistry(urls, tls)) as registry:
+    with contextlib.closing(open_registry(given.registry or f"{PD_SCHEME}{given.pd_urls}", security_of(given))) as registry:
         try:
             yield registry
         except PumpUnavailable as error:

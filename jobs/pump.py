@@ -26,7 +26,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import outcome_payloa
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import require_owner
 from pyspark_tidb_binlog.binlog_source.pump.log_report import inspect, line_of, value_directory
 from pyspark_tidb_binlog.binlog_source.pump.orphans import near_present, settle
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import parse
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import THREADS, Store, StoreSettings
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     config = config_of(PumpConfig, options.parsed(argv))
     stop = stop_on_signals()
     threading.excepthook = _end_with_the_store
-    pump = EmbeddedPump(config).start()
+    pump = PumpServer(config).start()
     print(f"serving {pump.address}", flush=True)
     while not pump.ended.is_set() and not stop.wait(0.2):
         pass

@@ -127,12 +127,11 @@ def _require_cluster(config: DrainerConfig, source: SnapshotSource, cluster_id: 
         BootstrapRefused: it is one.
     """
     tls = TlsSettings.of(config.source.security)
-    with contextlib.ExitStack() as stack:
-        try:
-            where = history_at(config.source, tls, stack)
-            why = unverified(source, cluster_id, lambda: ports_at(where, tls).servers())
-        except (ConfigError, PumpUnavailable) as error:
-            why = str(error)
+    try:
+        where = history_at(config.source, tls)
+        why = unverified(source, cluster_id, lambda: ports_at(where, tls).servers())
+    except (ConfigError, PumpUnavailable) as error:
+        why = str(error)
     if why:
         print(
             f"not known whether spark.upstream ({source.where}) is of cluster {cluster_id}, whose binlogs the target has: {why}",

@@ -16,14 +16,11 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, Self
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobReader, JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import DbInfo, Job, JobEffect, JobType
 from pyspark_tidb_binlog.schemas.errors import Corruption
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, tso
 from pyspark_tidb_binlog.schemas.history_fold import Dropped, Fold, TableSnapshot, Track, extended
 from pyspark_tidb_binlog.schemas.tableinfo import PUBLIC, ColumnFlag, ColumnInfo, TableInfo
-
-__all__ = ["DbInfo", "FoldedKeys", "Job", "JobReader", "JobType", "SchemaHistory", "TableAt", "TableNow", "TableSnapshot"]
-
 
 GRACE = tso(60_000)
 """How long after a job's FinishedTS its binlog is awaited."""

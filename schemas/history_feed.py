@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries, steady
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobReader
 from pyspark_tidb_binlog.schemas.errors import Corruption, HistoryUnavailable, PumpUnavailable
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt, TableNow
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableNow
 from pyspark_tidb_binlog.schemas.history_cache import HistoryCache
 from pyspark_tidb_binlog.schemas.http_client import FAILURES, fetch
 from pyspark_tidb_binlog.schemas.schema_snapshot import SnapshotJobs
@@ -61,8 +62,8 @@ class HistoryFeed:
     def __init__(
         self,
         where: str | Callable[[], Sequence[str]],
-        cache: HistoryCache | None = None,
-        tls: TlsSettings | None = None,
+        cache: HistoryCache | None,
+        tls: TlsSettings | None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """``where``: status ports of one cluster, as in ``http://host:port,http://host:port``; or the path of a recorded history; or a

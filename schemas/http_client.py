@@ -44,7 +44,7 @@ class HttpAnswer:
 class HttpConnection:
     """A keep-alive connection to one server; a request opens it if it is closed. For one request at a time."""
 
-    def __init__(self, host: str, port: int | None, timeout: float, *, tls: Tls = False) -> None:
+    def __init__(self, host: str, port: int | None, timeout: float, *, tls: Tls) -> None:
         """``port``: None for the scheme's own; ``timeout``: seconds."""
         self._connection: http.client.HTTPConnection
         if isinstance(tls, TlsSettings):
@@ -55,7 +55,7 @@ class HttpConnection:
             self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
 
     @classmethod
-    def to(cls, address: str, timeout: float, *, tls: Tls = False) -> Self:
+    def to(cls, address: str, timeout: float, *, tls: Tls) -> Self:
         """A connection to ``host:port``; ``ValueError`` when it has another form."""
         host, _, port = address.rpartition(":")
         return cls(host.strip("[]"), int(port), timeout, tls=tls)

@@ -25,7 +25,7 @@ NOT_JOBS = {"command", "launch"}
 BROAD_EXCEPTS = {
     "jobs/entry/cli.py",
     "jobs/spark/worker_forks.py",
-    "binlog_source/cluster/periodic_task.py",
+    "binlog_source/cluster/node_tasks.py",
     "binlog_source/rpc/calls.py",
     "binlog_source/pump/storage/index.py",
     "binlog_source/source/tails.py",

@@ -11,7 +11,6 @@ A table that no job made (a restore of KV data makes such tables) is left out on
 of its rows is in the history, and each name asked for belongs to another table.
 """
 
-import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -137,9 +136,7 @@ def known_history(source: SourceConfig, options: ChangeOptions) -> KnownHistory:
     with _guard:
         if key not in _known:
             tls = TlsSettings.of(source.security)
-            # what is opened for it lives as long as the process
-            where = history_at(source, tls, contextlib.ExitStack(), "option tidbStatus")
-            feed = HistoryFeed(where, None, tls)
+            feed = HistoryFeed(history_at(source, tls, "option tidbStatus"), None, tls)
             feed.timeout, feed.lag = options.history_timeout, options.history_lag
             _known[key] = KnownHistory(feed)
         return _known[key]

@@ -12,7 +12,6 @@ Promises: ``pumps()`` reads the registry each time.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,18 +19,17 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import now_by_pumps
-from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, facts_of
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
-from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable, Stopped
+from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.tls import TlsSettings, is_refused
 
 A = TypeVar("A")
 _BACKOFF = Backoff(0.1, 2.0)
-_SAY_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 10.0
 """Some heartbeats of a Pump, which sends one every 2 s. A real Pump that closes first ends its heartbeats, and may stay registered as online
 (pump.md 2). It gets no fakes, because it waits until every Drainer has read its whole log."""
@@ -48,38 +46,6 @@ Waiting = Callable[[str], None]
 def log_waiting(why: str) -> None:
     """The ``Waiting`` that goes on."""
     _log.warning("waiting for the upstream: %s", why)
-
-
-class StartWait:
-    """The ``Waiting`` of a start: reports what does not answer at once and every ``_SAY_SECONDS``, on the terminal and in the log."""
-
-    def __init__(
-        self, patience: float, stop: threading.Event, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """``patience``: seconds after which a start gives up, for messages; ``say`` prints a line on the terminal."""
-        self._patience = patience
-        self._stop = stop
-        self._say = say
-        self._clock = clock
-        self._begun = self._said_at = -1.0
-
-    def __call__(self, why: str) -> None:
-        """Report the reason, if that is due.
-
-        Raises:
-            Stopped: a stop was requested.
-        """
-        if self._stop.is_set():
-            raise Stopped(f"stopped while waiting for the upstream: {why}")
-        now = self._clock()
-        if self._begun < 0:
-            self._begun = now
-        elif now - self._said_at < _SAY_SECONDS:
-            return
-        self._said_at = now
-        text = f"waiting for the upstream, {now - self._begun:.0f} of {self._patience:g} s (spark.upstream-timeout): {why}"
-        _log.warning("%s", text)
-        self._say(text)
 
 
 def patiently(ask: Callable[[], A], patience: float, waiting: Waiting = log_waiting) -> A:
@@ -117,6 +83,11 @@ class PumpDiscovery(Protocol):
 
     tls: TlsSettings | None
     """How the Pumps are called; None: without TLS."""
+
+    @property
+    def registry(self) -> Registry | None:
+        """Where the Pumps are registered; ``close`` closes its connections, too."""
+        return None
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Pump id -> ``host:port`` of every Pump that may have binlogs above ``resolved_ts``."""
@@ -188,7 +159,7 @@ class RegistryDiscovery:
 
     def __init__(self, url: str, cluster_id: int, clock: Callable[[], float] = time.monotonic, tls: TlsSettings | None = None) -> None:
         self.tls = tls
-        self._registry = open_registry(url, tls)
+        self.registry = open_registry(url, tls)
         self._cluster_id = cluster_id
         self._clock = clock
         self._heartbeats: dict[str, tuple[NodeStatus, float]] = {}
@@ -197,15 +168,15 @@ class RegistryDiscovery:
 
     def pumps(self, resolved_ts: int = 0) -> Mapping[str, str]:
         """Every registered Pump that may have binlogs above ``resolved_ts``."""
-        listing = self._registry.listing(PUMPS)
+        listing = self.registry.listing(PUMPS)
         known = listing.nodes
         if listing.unreadable:
             raise PumpUnavailable(
-                f"the registry {self._registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart this "
+                f"the registry {self.registry.url} has Pump {', '.join(listing.unreadable)} with a state that cannot be read: restart this "
                 "Pump, which then writes its state again. If the Pump no longer exists, remove its key from the registry"
             )
         if not known:
-            raise PumpUnavailable(f"the registry {self._registry.url} has no Pump: start a Pump with this registry and try again")
+            raise PumpUnavailable(f"the registry {self.registry.url} has no Pump: start a Pump with this registry and try again")
         self._note(known)
         serving = {status.host: status.node_id for status in known if status.state is NodeState.ONLINE}
         left = [(status, self._gone(status)) for status in known if status.state is NodeState.OFFLINE]
@@ -232,7 +203,7 @@ class RegistryDiscovery:
         known = self._offline.get(status.node_id)
         if known is not None and known[0] == status:
             return known[1]
-        own_state = self._registry.own_state(PUMPS, status.node_id)
+        own_state = self.registry.own_state(PUMPS, status.node_id)
         if own_state is None:
             _log.warning(
                 "Pump %s is registered as offline, and the registry no longer knows who set it offline. The stream assumes that the Pump left by itself, "
@@ -254,16 +225,16 @@ class RegistryDiscovery:
     def cluster_id(self) -> int:
         """The id in the settings, or the registry's."""
         if not self._cluster_id:
-            self._cluster_id = self._registry.cluster_id()
+            self._cluster_id = self.registry.cluster_id()
         return self._cluster_id
 
     def now(self) -> int:
         """A fresh timestamp of the registry's oracle."""
-        return self._registry.tso()
+        return self.registry.tso()
 
     def close(self) -> None:
         """Close the connection to the registry."""
-        self._registry.close()
+        self.registry.close()
 
 
 class RecordedDiscovery(ConfiguredDiscovery):

@@ -54,9 +54,10 @@ class RequestRefused(PumpUnavailable):
 class Endpoints:
     """The servers behind comma separated URLs, and a channel to each that was used. ``name``: their name in messages."""
 
-    def __init__(self, name: str, urls: str, tls: TlsSettings | None = None) -> None:
+    def __init__(self, name: str, urls: str, tls: TlsSettings | None) -> None:
         """``tls``: for ``https://``; ``http://`` goes without, as in etcd's client."""
         self._servers = servers_of(urls)
+        self.url = ",".join(self._servers)
         self._name = name
         self._tls = tls
         if tls is None and any(server.startswith("https:") for server in self._servers):
@@ -70,11 +71,6 @@ class Endpoints:
         """Whether one has answered: it is what it is taken for."""
         self.life = 0
         """How often ``close`` was called."""
-
-    @property
-    def url(self) -> str:
-        """The URLs, comma separated."""
-        return ",".join(self._servers)
 
     def channel(self, server: str) -> grpc.Channel:
         """The channel to a server by its URL, which need not be in the list."""

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from pyspark_tidb_binlog.binlog_source.cluster.endpoints import RequestRefused
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
 from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import as_time
 
@@ -52,7 +52,6 @@ class GcHold:
             _log.warning(
                 "the safe point of this Drainer could not be removed from PD, and may keep GC back for %d s more: %s", HOLD_SECONDS, error
             )
-        self._registry.close()
 
     def _renew(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):

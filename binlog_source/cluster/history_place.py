@@ -1,13 +1,12 @@
 """Finds out where to read the upstream's DDL history: at a named place, or at the running TiDB servers, as PD knows them now."""
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, status_ports_in
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from pyspark_tidb_binlog.schemas.tls import TlsSettings
@@ -25,7 +24,7 @@ class TidbServers:
     """
 
     def __init__(self, ask: Callable[[], tuple[str, ...]], clock: Callable[[], float] = time.monotonic, scheme: str = "http") -> None:
-        """``ask`` returns ``host:port`` of each (``PdRegistry.tidb_status_ports``)."""
+        """``ask`` returns ``host:port`` of each (``status_ports_in``)."""
         self._ask = ask
         self._scheme = scheme
         self._clock = clock
@@ -62,15 +61,12 @@ class TidbServers:
         self._asked_at = self._clock()
 
 
-def history_at(
-    source: SourceConfig, tls: TlsSettings | None, closing: contextlib.ExitStack, setting: str = "spark.tidb-status"
-) -> str | Callable[[], Sequence[str]]:
+def history_at(source: SourceConfig, tls: TlsSettings | None, setting: str = "spark.tidb-status") -> str | Callable[[], Sequence[str]]:
     """The place of the history for ``HistoryFeed``: ``tidb_status``, else the standalone registry, else the TiDB servers that PD knows.
 
     Args:
         source: the Pumps and their registry, and ``tidb_status``: status ports, the path of a recorded history, or empty = ask the registry.
         tls: the cluster's; None: without TLS.
-        closing: closes the connections that this function opens.
         setting: the setting that an error tells the user to set.
 
     Raises:
@@ -82,6 +78,4 @@ def history_at(
         raise ConfigError(f"{setting} is not set: name TiDB's status port (http://host:10080) or a recorded history file")
     if not source.pumps.startswith(PD_SCHEME):
         return source.pumps
-    registry = open_registry(source.pumps, tls)
-    closing.callback(registry.close)
-    return TidbServers(partial(tidb_status_ports, registry), scheme="https" if tls else "http").urls
+    return TidbServers(partial(status_ports_in, source.pumps, tls), scheme="https" if tls else "http").urls

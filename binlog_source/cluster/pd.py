@@ -38,21 +38,18 @@ _ANSWER_SECONDS = 3.0
 _BACKOFF = steady(0.1)
 
 _log = logging.getLogger(__name__)
+_told: dict[tuple[str, bytes], int] = {}
+"""The revision of each key that was logged as left out."""
 
 
 class PdRegistry:
     """The registry of the PD at ``urls``, comma separated ``http://host:port`` or ``https://host:port``; any of them may answer."""
 
-    def __init__(self, urls: str, tls: TlsSettings | None = None) -> None:
+    def __init__(self, urls: str, tls: TlsSettings | None) -> None:
         self._endpoints = Endpoints("PD", urls, tls)
+        self.url = self._endpoints.url
         self._etcd = Etcd(self._endpoints)
         self._clock = PdClock(self._endpoints)
-        self._told: dict[bytes, int] = {}
-
-    @property
-    def url(self) -> str:
-        """The URLs, comma separated."""
-        return self._endpoints.url
 
     def cluster_id(self) -> int:
         """The cluster's id."""
@@ -130,10 +127,6 @@ class PdRegistry:
         ports = {pair.key: self._status_port(pair.key, pair.value, pair.mod_revision) for pair in found.pairs}
         return {key.removeprefix(_TIDB_SERVERS).decode(errors="replace"): port for key, port in ports.items() if port}
 
-    def tidb_status_ports(self) -> tuple[str, ...]:
-        """The status ports of ``tidb_servers``, ascending."""
-        return tuple(sorted(set(self.tidb_servers().values())))
-
     def close(self) -> None:
         """Close the connections; the next request opens them again."""
         self._clock.close()
@@ -162,8 +155,8 @@ class PdRegistry:
 
     def _tell(self, key: bytes, revision: int, error: Exception) -> None:
         """Log what is wrong with a key, once per value."""
-        if self._told.get(key) != revision:
-            self._told[key] = revision
+        if _told.get((self.url, key)) != revision:
+            _told[self.url, key] = revision
             _log.warning("PD %s: key %s is left out: %s", self.url, key.decode(errors="replace"), error)
 
 

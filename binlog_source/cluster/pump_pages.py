@@ -36,7 +36,7 @@ def named_in(message: str, pump: str) -> str:
     return pump if message.endswith((f", apply {_NO_ACTION} failed!", f" action {_NO_ACTION}")) else ""
 
 
-def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeout: float = ANSWER_SECONDS) -> str:
+def require_pump(pump: str, address: str, tls: TlsSettings | None, timeout: float = ANSWER_SECONDS) -> str:
     """Check that ``pump`` answers at ``address`` (``host:port``). The result is its page of metrics; empty: it has none.
 
     ``tls``: the cluster's; ``timeout``: seconds for each of at most two answers.
@@ -72,7 +72,7 @@ def require_pump(pump: str, address: str, tls: TlsSettings | None = None, timeou
     )
 
 
-def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None = None) -> int:
+def now_by_pumps(addresses: Iterable[str], tls: TlsSettings | None) -> int:
     """The greatest present time that the Pumps at ``addresses`` (``host:port``) report; one answer is enough. ``tls``: the cluster's.
 
     Raises:

@@ -110,6 +110,9 @@ class Registry(Protocol):
     def gc_safe_point(self) -> int:
         """MVCC data of the cluster up to this ts may be collected; 0 = none."""
 
+    def tidb_servers(self) -> Mapping[str, str] | None:
+        """``ip:status_port`` of every running TiDB server, by its id; None: this registry does not know them."""
+
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` (``pumps`` or ``drainers``) that ever registered."""
 

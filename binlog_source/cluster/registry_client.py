@@ -7,6 +7,7 @@ that did not answer.
 
 import json
 import threading
+from contextlib import closing
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -29,16 +30,11 @@ class RegistryClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.hostname is None:
             raise ConfigError(f"registry {url!r} is not of the form http://host:port or https://host:port")
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._open = partial(HttpConnection, parts.hostname, parts.port, tls=parts.scheme == "https" and (tls or True))
         self._connection = self._open(_TIMEOUT)
         self._lock = threading.Lock()
         self._waiting: set[HttpConnection] = set()
-
-    @property
-    def url(self) -> str:
-        """The URL."""
-        return self._url
 
     def cluster_id(self) -> int:
         """The cluster's id."""
@@ -51,6 +47,9 @@ class RegistryClient:
     def gc_safe_point(self) -> int:
         """MVCC data up to this ts may be collected."""
         return int(self._json("GET", "/gc_safe_point")["gc_safe_point"])
+
+    def tidb_servers(self) -> None:
+        """Unknown here."""
 
     def listing(self, kind: str) -> Listing:
         """Every node of ``kind`` that ever registered, by node id."""
@@ -90,32 +89,29 @@ class RegistryClient:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         with self._lock:
-            answer = self._ask(method, path, body)
+            try:
+                answer = self._connection.request(method, path, body)
+            except FAILURES:
+                # the server may have closed the idle connection; a second failure is real
+                try:
+                    answer = self._connection.request(method, path, body)
+                except FAILURES as error:
+                    raise self._silent(error) from error
         return self._checked(path, answer)
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> HttpAnswer:
-        try:
-            return self._connection.request(method, path, body)
-        except FAILURES:
-            # the server may have closed the idle connection; a second failure is real
-            try:
-                return self._connection.request(method, path, body)
-            except FAILURES as error:
-                raise self._silent(error) from error
-
     def _silent(self, error: Exception) -> PumpUnavailable:
-        return PumpUnavailable(f"registry {self._url} does not answer ({error}): check that the registry runs, and at this address")
+        return PumpUnavailable(f"registry {self.url} does not answer ({error}): check that the registry runs, and at this address")
 
     def _checked(self, path: str, answer: HttpAnswer) -> bytes:
         if not answer.ok:
-            raise PumpUnavailable(f"registry {self._url}{path} answered {answer.status}: {answer.text}")
+            raise PumpUnavailable(f"registry {self.url}{path} answered {answer.status}: {answer.text}")
         return answer.body
 
     def _parsed(self, path: str, answer: bytes) -> Any:
         try:
             return json.loads(answer)
         except ValueError as error:
-            raise ProtocolViolation(f"registry {self._url}{path} did not answer with JSON: {answer[:200]!r}") from error
+            raise ProtocolViolation(f"registry {self.url}{path} did not answer with JSON: {answer[:200]!r}") from error
 
 
 def _listing(data: Any) -> Listing:
@@ -126,26 +122,34 @@ def _listing(data: Any) -> Listing:
     return Listing(tuple(NodeStatus.from_dict(item) for item in items), revision)
 
 
-def open_registry(url: str, tls: TlsSettings | None = None) -> Registry:
+def open_registry(url: str, tls: TlsSettings | None) -> Registry:
     """The registry at ``http://host:port`` (standalone) or ``pd://host:port,host:port`` (PD); no request is sent yet.
 
-    ``tls``: the cluster's; PD is then spoken to with it, the standalone registry where its URL is ``https://``.
+    ``tls``: the cluster's; PD is then spoken to with it, unless its addresses are URLs themselves, and the standalone registry where its
+    URL is ``https://``.
 
     Raises:
         ConfigError: the URL has another form.
     """
     if url.startswith(PD_SCHEME):
-        scheme, addresses = "https" if tls else "http", url.removeprefix(PD_SCHEME).split(",")
-        return PdRegistry(",".join(f"{scheme}://{address.strip()}" for address in addresses if address.strip()), tls)
+        addresses = [address.strip() for address in url.removeprefix(PD_SCHEME).split(",") if address.strip()]
+        scheme = "" if all("://" in address for address in addresses) else "https://" if tls else "http://"
+        return PdRegistry(",".join(scheme + address for address in addresses), tls)
     if url.startswith(("http://", "https://")):
         return RegistryClient(url, tls)
     raise ConfigError(f"registry {url!r} is not of the form http://host:port (standalone) or pd://host:port,host:port (PD)")
 
 
 def tidb_status_ports(registry: Registry) -> tuple[str, ...]:
-    """``host:port`` of the status port of each TiDB server that ``registry`` knows; none if it is the standalone one.
+    """``host:port`` of the status port of each TiDB server that ``registry`` knows, ascending.
 
     Raises:
         PumpUnavailable: PD does not answer.
     """
-    return registry.tidb_status_ports() if isinstance(registry, PdRegistry) else ()
+    return tuple(sorted(set((registry.tidb_servers() or {}).values())))
+
+
+def status_ports_in(url: str, tls: TlsSettings | None) -> tuple[str, ...]:
+    """The ``tidb_status_ports`` of the registry at ``url``, over a connection of its own."""
+    with closing(open_registry(url, tls)) as registry:
+        return tidb_status_ports(registry)

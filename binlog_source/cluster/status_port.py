@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import TransactionState, Verdict, mvcc_info, verdict_of
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
@@ -80,9 +79,7 @@ class OwnCluster:
 class StatusPorts:
     """The status ports of one cluster. Each request goes to the first port that answers. A port that failed is asked last from then on."""
 
-    def __init__(
-        self, addresses: Sequence[str], tls: TlsSettings | None = None, cluster: Callable[[], OwnCluster] = lambda: OwnCluster()
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], tls: TlsSettings | None, cluster: Callable[[], OwnCluster] = lambda: OwnCluster()) -> None:
         """``addresses``: at least one; ``tls``: the cluster's; ``cluster``: the ports must be of it (``PumpUnavailable``: not known now)."""
         self._addresses = tuple(addresses)
         self._tls = tls
@@ -205,7 +202,7 @@ def own_cluster(registry: Registry | None, cluster_id: int) -> OwnCluster:
         PumpUnavailable: the registry does not answer.
     """
     known = cluster_id or (registry.cluster_id() if registry is not None else 0)
-    return OwnCluster(known, registry.tidb_servers() if isinstance(registry, PdRegistry) else None)
+    return OwnCluster(known, registry.tidb_servers() if registry is not None else None)
 
 
 def mvcc_safe_point(registry: Registry | None, ports: StatusPorts) -> int | None:

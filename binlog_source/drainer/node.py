@@ -18,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import PeriodicTask
 from pyspark_tidb_binlog.binlog_source.cluster.registration import DRAINER_TRANSITIONS, Action, Registration, advertised, last_state
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.drainer.pages import SYNCED_CHECK_SECONDS, DrainerPages, ServedStream
@@ -65,15 +65,11 @@ class DrainerNode:
         self._server = RpcServer(f"Drainer {node_id}")
         self.address = ""
         """The host:port at which others reach it, once started."""
-        self._state = NodeState.ONLINE
+        self.state = NodeState.ONLINE
+        """Its state, which is registered with the next heartbeat at the latest."""
         self._changing = threading.Lock()
         self._registration: Registration | None = None
         self._heartbeat: PeriodicTask | None = None
-
-    @property
-    def state(self) -> NodeState:
-        """Its state, which is registered with the next heartbeat at the latest."""
-        return self._state
 
     def start(self) -> "DrainerNode":
         """Serve and register.
@@ -103,7 +99,7 @@ class DrainerNode:
             ReplicationError: the action failed; the state is as before.
         """
         with self._changing:
-            before = self._state
+            before = self.state
             after = DRAINER_TRANSITIONS.get((before, action))
             if after is None:
                 return before.value
@@ -125,13 +121,11 @@ class DrainerNode:
         leave.start()
         leave.join(LEAVE_SECONDS)
         if leave.is_alive():
-            _log.warning("Drainer %s could not be registered as %s within %g s", self._node_id, self._state.value, LEAVE_SECONDS)
+            _log.warning("Drainer %s could not be registered as %s within %g s", self._node_id, self.state.value, LEAVE_SECONDS)
         self._server.stop(1.0)
-        if self._registry is not None:
-            self._registry.close()
 
     def _become(self, state: NodeState) -> None:
-        self._state = state
+        self.state = state
         self._told(state)
 
     def _beat(self) -> None:
@@ -140,22 +134,22 @@ class DrainerNode:
                 self._stream.keep()
             except OSError as error:
                 _log.warning(
-                    "Drainer %s is registered as %s, but its stream may be in another state: %s", self._node_id, self._state.value, error
+                    "Drainer %s is registered as %s, but its stream may be in another state: %s", self._node_id, self.state.value, error
                 )
-            if self._state in (NodeState.PAUSING, NodeState.CLOSING) and self._stream.resting():
-                if self._state is NodeState.PAUSING:
+            if self.state in (NodeState.PAUSING, NodeState.CLOSING) and self._stream.resting():
+                if self.state is NodeState.PAUSING:
                     self._become(NodeState.PAUSED)
                 else:
                     self._stream.end()
-            state = self._state
+            state = self.state
         self._register(state)
 
     def _leave(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
         with self._changing:
-            self._become(last_state(self._state))
-        self._register(self._state)
+            self._become(last_state(self.state))
+        self._register(self.state)
 
     def _register(self, state: NodeState) -> None:
         if self._registration is None:

@@ -28,7 +28,6 @@ from urllib.parse import parse_qs
 
 from pyspark_tidb_binlog.binlog_source.cluster.registration import Action
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
-    NOT_ALLOWED,
     NOT_FOUND,
     OTHER_ERROR,
     SUCCESS,
@@ -36,6 +35,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
     HttpResponse,
     json_answer,
     node_answer,
+    only,
 )
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.schemas.errors import ReplicationError
@@ -117,30 +117,27 @@ class DrainerPages:
         """One request's answer."""
         match request.path.strip("/").split("/"):
             case ["status"]:
-                return self._only("GET", request, self._status)
+                return only("GET", request, self._status)
             case ["commit_ts"]:
-                return self._only("GET", request, self._commit_ts)
+                return only("GET", request, self._commit_ts)
             case ["state", node_id, action]:
-                return self._only("PUT", request, lambda: self._change(node_id, action))
+                return only("PUT", request, lambda: self._change(node_id, action))
             case ["metrics"]:
-                return self._only("GET", request, lambda: HttpResponse(body=self._stream.metrics(), content_type=CONTENT_TYPE))
+                return only("GET", request, lambda: HttpResponse(body=self._stream.metrics(), content_type=CONTENT_TYPE))
             case ["progress"]:
-                return self._only("GET", request, lambda: json_answer(self._stream.progress()))
+                return only("GET", request, lambda: json_answer(self._stream.progress()))
             case [""]:
-                return self._only("GET", request, page)
+                return only("GET", request, page)
             case ["page.json"]:
-                return self._only("GET", request, lambda: replace(json_answer(self._stream.page(_after(request.query))), headers=_FRESH))
+                return only("GET", request, lambda: replace(json_answer(self._stream.page(_after(request.query))), headers=_FRESH))
             case ["docs", *names]:
-                return self._only("GET", request, lambda: self._document("/".join(names)))
+                return only("GET", request, lambda: self._document("/".join(names)))
             case ["rest", seconds]:
-                return self._only("PUT", request, lambda: self._rest(seconds))
+                return only("PUT", request, lambda: self._rest(seconds))
             case ["reload", *names]:
-                return self._only("PUT", request, lambda: self._reload("/".join(names)))
+                return only("PUT", request, lambda: self._reload("/".join(names)))
             case _:
                 return NOT_FOUND
-
-    def _only(self, method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
-        return make() if request.method == method else NOT_ALLOWED
 
     def _document(self, name: str) -> HttpResponse:
         text = self._stream.document(name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, names_registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry, status_ports_in
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import OwnCluster, StatusPorts, mvcc_safe_point, own_cluster, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import (
     ASKED_AT_ONCE,
@@ -96,8 +96,7 @@ def _addresses(source: SourceConfig) -> Sequence[str]:
     if named or not names_registry(source):
         return status_ports(named)
     try:
-        with closing(open_registry(source.pumps, TlsSettings.of(source.security))) as registry:
-            return tidb_status_ports(registry)
+        return status_ports_in(source.pumps, TlsSettings.of(source.security))
     except PumpUnavailable as error:
         _log.warning("Prewrites without an outcome wait, because PD does not name the status ports of TiDB: %s", error)
         return ()
@@ -183,4 +182,4 @@ def _writer_to(endpoint: Endpoint) -> PumpWriter:
         PumpUnavailable: another Pump answers at its address.
     """
     require_itself(endpoint, OUTCOME_CONNECT_SECONDS)
-    return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, endpoint.tls)
+    return PumpWriter(endpoint.address, endpoint.cluster_id, OUTCOME_TIMEOUT, endpoint.pump, OUTCOME_CONNECT_SECONDS, tls=endpoint.tls)

@@ -181,9 +181,9 @@ class Handlers:
             return self._stopping.is_set() or call.cancelled
 
         if delivery == Delivery.RAW:
-            return service.pull_raw(Pointer(start.suffix, start.offset), stop, known, reservation)
+            return service.pull_raw(Pointer(start.suffix, start.offset), stop, reservation, known)
         return (
-            service.pull_tip(start.offset, stop, known) if delivery == TIP else service.pull_sorted(start.offset, stop, known, reservation)
+            service.pull_tip(start.offset, stop, known) if delivery == TIP else service.pull_sorted(start.offset, stop, reservation, known)
         )
 
 

@@ -35,12 +35,12 @@ _ATTEMPTS = 4
 _BACKOFF = Backoff(1.0, 4.0)
 
 
-def notify(drainers: Iterable[NodeStatus], seconds: float = OVERALL, tls: TlsSettings | None = None) -> None:
+def notify(drainers: Iterable[NodeStatus], tls: TlsSettings | None) -> None:
     """Notify every online Drainer, all concurrently; ``tls``: the cluster's."""
     online = [drainer for drainer in drainers if drainer.state is NodeState.ONLINE]
     if not online:
         return
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + OVERALL
     with ThreadPoolExecutor(len(online)) as pool:
         failures = [failure for failure in pool.map(lambda drainer: _notify(drainer, deadline, tls), online) if failure]
     if failures:

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask, push_regularly
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import PeriodicTask, push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registration import PUMP_TRANSITIONS, Move, Registration, advertised
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus, Registry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient, tidb_status_ports
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import PD_SCHEME, open_registry, tidb_status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, mvcc_safe_point, own_cluster, status_ports
 from pyspark_tidb_binlog.binlog_source.cluster.txn_outcome import ASK_AFTER
 from pyspark_tidb_binlog.binlog_source.pump.data_dir import keep_cluster, node_id_in
@@ -50,20 +49,16 @@ _FAKE_AGAIN = 10.0
 """Seconds without progress of a Drainer after which a closing Pump writes another fake binlog."""
 
 
-class EmbeddedPump:
-    """A Pump in this process.
+class PumpServer:
+    """A Pump in this process."""
 
-    ``oracle`` gives the timestamps of fake binlogs; by default the registry does, and without one the Pump's own clock.
-    """
-
-    def __init__(self, config: PumpConfig, oracle: Callable[[], int] | None = None) -> None:
+    def __init__(self, config: PumpConfig) -> None:
         self.config = config
         self._tls = TlsSettings.of(config.security)
         self.node_id = config.node_id
         """Final once it is started."""
         self.ended = threading.Event()
         """Set when it has stopped, for whatever reason."""
-        self._oracle = oracle
         self._registry: Registry | None = None
         self._server: RpcServer | None = None
         self._store: Store | None = None
@@ -89,7 +84,7 @@ class EmbeddedPump:
             raise ConfigError("the Pump is not started")
         return self._service
 
-    def start(self) -> "EmbeddedPump":
+    def start(self) -> "PumpServer":
         """Open the store, become online and serve.
 
         Raises:
@@ -100,7 +95,8 @@ class EmbeddedPump:
         self.ended.clear()
         self._stopping.clear()
         self._stop_asked.clear()
-        self._registry, self._registration = _registry_of(config, self._tls), None
+        url = f"{PD_SCHEME}{config.pd_urls}" if config.pd_urls else config.registry
+        self._registry, self._registration = open_registry(url, self._tls) if url else None, None
         try:
             server = self._server = RpcServer("Pump").bind(config.addr, config.socket.removeprefix("unix://"), self._tls)
             self._port = server.port
@@ -154,7 +150,7 @@ class EmbeddedPump:
         self._register(NodeState.ONLINE)
         if before is None or before is NodeState.OFFLINE:  # no Drainer reads from it yet
             try:
-                notify(registry.listing(DRAINERS).nodes, tls=self._tls)
+                notify(registry.listing(DRAINERS).nodes, self._tls)
             except PumpUnavailable:
                 self._register(NodeState.OFFLINE)
                 raise
@@ -162,18 +158,8 @@ class EmbeddedPump:
     def _abandon(self) -> None:
         """Clean up after a failed start."""
         self._stop_tasks()
-        if self._orphans is not None:
-            self._orphans.stop()
-            self._orphans = None
-        if self._server is not None:
-            self._server.stop(0)
-            self._server = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        self._service = None
-        if self._registry is not None:
-            self._registry.close()
+        self._stop_orphans()
+        self._release(0)
 
     def _start_tasks(self, service: PumpService) -> None:
         config, registry, name = self.config, self._registry, self.node_id
@@ -199,8 +185,7 @@ class EmbeddedPump:
             self._tasks.append(pushing)
 
     def _timestamp(self) -> int:
-        if self._oracle is not None:
-            return self._oracle()
+        """The timestamp of a fake binlog: the registry's, without one by the Pump's own clock."""
         return self._registry.tso() if self._registry is not None else own_clock(self.service)
 
     def _gc_clock(self) -> int:
@@ -261,27 +246,32 @@ class EmbeddedPump:
                     self.node_id,
                 )
                 service.state = PUMP_TRANSITIONS.get((service.state, Move.PAUSE), service.state)
-            if self._orphans is not None:
-                self._orphans.stop()
-                self._orphans = None
+            self._stop_orphans()
             service.state = PUMP_TRANSITIONS.get((service.state, Move.DONE), service.state)
             try:
                 self._register(service.state)
             except ReplicationError as error:
                 _log.error("Pump %s stops, but its registration as %s failed: %s", self.node_id, service.state.value, error)
-            self._shut_down(service)
+            self._stopping.set()
+            service.store.wake()
+            self._release(_GRACE)
         self.ended.set()
 
-    def _shut_down(self, service: PumpService) -> None:
-        self._stopping.set()
-        service.store.wake()
+    def _release(self, grace: float) -> None:
+        """Close what was opened; calls under way get ``grace`` seconds."""
         if self._server is not None:
-            self._server.stop(_GRACE)
+            self._server.stop(grace)
             self._server = None
-        service.store.close()
+        if self._store is not None:
+            self._store.close()
         self._service = self._store = None
         if self._registry is not None:
             self._registry.close()
+
+    def _stop_orphans(self) -> None:
+        if self._orphans is not None:
+            self._orphans.stop()
+            self._orphans = None
 
     def _stop_tasks(self) -> None:
         for task in self._tasks:
@@ -333,12 +323,6 @@ class EmbeddedPump:
                 service.store.write([fake(self._timestamp())])
                 again_at = time.monotonic() + _SAFE_POLL
         return state.max_ts
-
-
-def _registry_of(config: PumpConfig, tls: TlsSettings | None) -> Registry | None:
-    if config.pd_urls:
-        return PdRegistry(config.pd_urls, tls)
-    return RegistryClient(config.registry, tls) if config.registry else None
 
 
 def _figures(store: Store, space: Space) -> StoreFigures:

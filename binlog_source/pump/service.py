@@ -54,9 +54,9 @@ _LOOK = 1.0
 class Reservation:
     """One pull's memory for large binlogs. For one thread."""
 
-    def __init__(self, memory: BoundedMemory | None = None) -> None:
-        """Without ``memory``, it is shared with no other pull."""
-        self._memory = memory or BoundedMemory()
+    def __init__(self, memory: BoundedMemory) -> None:
+        """``memory``: shared with the other pulls."""
+        self._memory = memory
 
     def take(self, size: int, stop: Stop) -> bool:
         """Wait for ``size`` bytes in place of what it holds; does nothing if ``size`` is not large. False: stopped."""
@@ -117,9 +117,7 @@ class PumpService:
             self._space.require()
         return records
 
-    def pull_sorted(
-        self, last: int, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None
-    ) -> Iterator[MessageGroup]:
+    def pull_sorted(self, last: int, stop: Stop, reservation: Reservation, known: Collection[str] = ()) -> Iterator[MessageGroup]:
         """Complete Commits and fakes with ts > ``last``, ascending, up to the sorted promise; then new ones as it rises.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -134,7 +132,6 @@ class PumpService:
             )
             last = self.store.gc_ts
         begun = last
-        reservation = reservation or Reservation()
         while not stop():
             state = self.store.state
             damage = self._next_damage(last, known)
@@ -239,9 +236,7 @@ class PumpService:
         _log.error("%s", text)
         return DamagedLog(text)
 
-    def pull_raw(
-        self, start: Pointer, stop: Stop, known: Collection[str] = (), reservation: Reservation | None = None
-    ) -> Iterator[MessageGroup]:
+    def pull_raw(self, start: Pointer, stop: Stop, memory: Reservation, known: Collection[str] = ()) -> Iterator[MessageGroup]:
         """Records in log order from ``start`` on, and the raw promise whenever the end of the log is reached.
 
         ``known``: the damaged places (``Damage.place``) that the reader knows of.
@@ -258,7 +253,6 @@ class PumpService:
         if start < beginning and start != Pointer(0, 0):
             raise BinlogPurged(f"Pump {self.node_id}: position {start} {COLLECTED} {beginning}")
         at, promised = start, False
-        memory = reservation or Reservation()
         while not stop():
             state = self.store.state
             news = state.at != at

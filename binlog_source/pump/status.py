@@ -23,7 +23,6 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.index import Entry
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, parse, read
 from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
     NO_SUCH_NODE,
-    NOT_ALLOWED,
     NOT_FOUND,
     OTHER_ERROR,
     SUCCESS,
@@ -31,6 +30,7 @@ from pyspark_tidb_binlog.binlog_source.rpc.http1 import (
     HttpResponse,
     json_answer,
     node_answer,
+    only,
 )
 from pyspark_tidb_binlog.binlog_source.wire.prometheus_text import CONTENT_TYPE
 from pyspark_tidb_binlog.conf.entry import COMMAND
@@ -82,28 +82,25 @@ class StatusPages:
         """One request's answer."""
         match request.path.strip("/").split("/"):
             case ["status"]:
-                return self._only("GET", request, self._status)
+                return only("GET", request, self._status)
             case ["state", node_id, action]:
-                return self._only("PUT", request, lambda: self._change(node_id, action))
+                return only("PUT", request, lambda: self._change(node_id, action))
             case ["drainers"]:
-                return self._only("GET", request, self._drainers)
+                return only("GET", request, self._drainers)
             case ["debug", "binlog", ts]:
-                return self._only("GET", request, lambda: self._binlog(ts))
+                return only("GET", request, lambda: self._binlog(ts))
             case ["debug", "gc", "trigger"]:
-                return self._only("POST", request, self._gc)
+                return only("POST", request, self._gc)
             case ["orphans"]:
-                return self._only("GET", request, lambda: json_answer(self._controls.waiting()))
+                return only("GET", request, lambda: json_answer(self._controls.waiting()))
             case ["orphans", start_ts, "commit", commit_ts]:
-                return self._only("PUT", request, lambda: self._settle(start_ts, commit_ts))
+                return only("PUT", request, lambda: self._settle(start_ts, commit_ts))
             case ["orphans", start_ts, "rollback"]:
-                return self._only("PUT", request, lambda: self._settle(start_ts, "0"))
+                return only("PUT", request, lambda: self._settle(start_ts, "0"))
             case ["metrics"]:
-                return self._only("GET", request, lambda: HttpResponse(body=self._service.metrics.text(), content_type=CONTENT_TYPE))
+                return only("GET", request, lambda: HttpResponse(body=self._service.metrics.text(), content_type=CONTENT_TYPE))
             case _:
                 return NOT_FOUND
-
-    def _only(self, method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
-        return make() if request.method == method else NOT_ALLOWED
 
     def _status(self) -> HttpResponse:
         status: Mapping[str, Any] | None = None

@@ -90,7 +90,8 @@ class PumpClient:
         self, pumps: Iterable[NodeStatus], cluster_id: int, settings: PumpClientSettings, dependencies: Dependencies | None = None
     ) -> None:
         """Without the background loops: callers use ``from_registry`` or ``fixed``. ``dependencies``: for tests."""
-        self._cluster_id = cluster_id
+        self.cluster_id = cluster_id
+        """The cluster's id, which Pumps check."""
         self._settings = settings
         self._counters = Counters()
         self._dependencies = dependencies or Dependencies(
@@ -124,11 +125,6 @@ class PumpClient:
         if not pumps:
             raise PumpUnavailable("no pump found: an upstream with binlog on needs the address of at least one Pump")
         return cls(pumps, cluster_id, settings)._probing()
-
-    @property
-    def cluster_id(self) -> int:
-        """The cluster's id, which Pumps check."""
-        return self._cluster_id
 
     def stats(self) -> ClientStats:
         """The counts so far."""

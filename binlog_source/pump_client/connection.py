@@ -30,21 +30,13 @@ class PumpConnection:
 
     def __init__(self, node_id: str, address: str, connect: Connect, count: Count) -> None:
         self.node_id = node_id
-        self._address = address
+        self.address = address
+        """The address of the next call."""
         self._connect = connect
         self._count = count
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._closed = False
-
-    @property
-    def address(self) -> str:
-        """The address of the next call."""
-        return self._address
-
-    def move_to(self, address: str) -> None:
-        """Send the next calls to the address that the Pump has registered."""
-        self._address = address
 
     def write(self, payloads: Sequence[bytes]) -> None:
         """Write binlogs in one call and wait; ``WriteFailed`` when it failed."""
@@ -96,10 +88,10 @@ class PumpConnection:
     def _open(self) -> _Opened:
         if self._closed:
             raise WriteFailed(f"the binlog was not sent to Pump {self.node_id}, because the Pump client is closed", "CANCELLED")
-        if self._opened is not None and self._opened.address != self._address:
+        if self._opened is not None and self._opened.address != self.address:
             self._drop()
         if self._opened is None:
-            self._opened = _Opened(self._connect(self._address), self._address)
+            self._opened = _Opened(self._connect(self.address), self.address)
         return self._opened
 
     def _drop(self) -> None:

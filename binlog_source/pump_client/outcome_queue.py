@@ -53,14 +53,10 @@ class OutcomeQueue:
         self._left = left
         self._changed = threading.Condition()
         self._waiting: deque[Outcome] = deque()
-        self._open = 0
+        self.open = 0
+        """Outcomes that are not written yet."""
         self._ending = False
         self._thread: threading.Thread | None = None
-
-    @property
-    def open(self) -> int:
-        """Outcomes that are not written yet."""
-        return self._open
 
     def put(self, start_ts: int, payload: bytes) -> Outcome:
         """Queue an outcome to be written in the background."""
@@ -69,7 +65,7 @@ class OutcomeQueue:
             if self._ending:
                 outcome.over.set()
                 return outcome
-            self._open += 1
+            self.open += 1
             self._waiting.append(outcome)
             self._changed.notify_all()
             if self._thread is None:
@@ -80,7 +76,7 @@ class OutcomeQueue:
     def flush(self, timeout: float) -> bool:
         """Whether every outcome was written or given up within ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._open == 0, timeout)
+            return self._changed.wait_for(lambda: self.open == 0, timeout)
 
     def end(self) -> None:
         """Accept no more; queued outcomes are tried once more at most."""
@@ -144,7 +140,7 @@ class OutcomeQueue:
             for _ in group:
                 self._waiting.popleft()
             self._waiting.extendleft(reversed(left))
-            self._open -= len(group) - len(left)
+            self.open -= len(group) - len(left)
             self._changed.notify_all()
         for outcome in group:
             if outcome not in left:

@@ -58,7 +58,7 @@ class PumpSet:
             with self._lock:
                 if status.node_id not in self._handles:
                     self._handles[status.node_id] = self._way_to(status)
-                self._handles[status.node_id].connection.move_to(status.host)
+                self._handles[status.node_id].connection.address = status.host
                 self._moved([status.node_id] if self._availability.register(status) else [])
 
     def choose(self, start_ts: int, retries: int) -> PumpHandle | None:

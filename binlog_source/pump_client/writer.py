@@ -76,7 +76,8 @@ class PumpWriter:
         timeout: float = _TIMEOUT,
         pump: str = "",
         connect_seconds: float = _CONNECT_SECONDS,
-        tls: TlsSettings | None = None,
+        *,
+        tls: TlsSettings | None,
     ) -> None:
         """``timeout``: seconds that one call may take; ``pump``: the Pump's node id, for messages; ``tls``: the cluster's."""
         self.address = address
@@ -174,7 +175,7 @@ class PumpWriter:
         return WriteFailed(f"Pump {self._name} did not accept a binlog: {code} {text}", code, text)
 
 
-def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT, tls: TlsSettings | None = None) -> None:
+def write_binlog(address: str, cluster_id: int, payload: bytes, timeout: float = OUTCOME_TIMEOUT, *, tls: TlsSettings | None) -> None:
     """Write one binlog over a connection of its own, and wait until it is durable; ``WriteFailed`` when it is not."""
     with contextlib.closing(PumpWriter(address, cluster_id, timeout, connect_seconds=OUTCOME_CONNECT_SECONDS, tls=tls)) as writer:
         writer.write(payload)

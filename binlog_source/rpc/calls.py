@@ -3,7 +3,7 @@ a server's ``Methods``, and ``Peer``, one connection, whose protocol is detected
 
 Promises: only a handler's thread uses a ``StreamCall``, except for ``left`` and ``cancel``. All else here runs on the loop's thread. While a
 client does not read its answers, nothing is read from it. A client that owes something, its first words or the rest of a request, and
-neither sends nor reads for ``IDLE_SECONDS`` is closed. A client that violates HTTP/2 receives GOAWAY and is closed. While the server holds
+neither sends nor reads for ``IDLE_SECONDS`` is closed. A ``ProtocolError`` closes the connection, after a GOAWAY. While the server holds
 (``Connections.held``), received calls wait, and no timeout runs. Then only HTTP/1 is read, and clients of streams until their next call.
 """
 
@@ -71,13 +71,9 @@ class StreamCall:
         self._changed = threading.Condition()
         self._handed = 0
         self._backlog = 0
-        self._cancelled = False
-        self._wakes: list[Callable[[], None]] = []
-
-    @property
-    def cancelled(self) -> bool:
+        self.cancelled = False
         """Whether the client cancelled or disconnected, or the server stops."""
-        return self._cancelled
+        self._wakes: list[Callable[[], None]] = []
 
     @property
     def _behind(self) -> int:
@@ -87,7 +83,7 @@ class StreamCall:
     def on_cancel(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called when the call is cancelled, on the loop's thread; here and now if it already is."""
         self._wakes.append(wake)
-        if self._cancelled:
+        if self.cancelled:
             wake()
 
     def start(self, metadata: Fields) -> None:
@@ -99,8 +95,8 @@ class StreamCall:
         """Send messages; waits while the client is behind. Does nothing once the call is cancelled."""
         data = b"".join(map(self._frame, messages))
         with self._changed:
-            self._changed.wait_for(lambda: self._behind <= BACKLOG_BYTES or self._cancelled)
-            if self._cancelled:
+            self._changed.wait_for(lambda: self._behind <= BACKLOG_BYTES or self.cancelled)
+            if self.cancelled:
                 return
             self._handed += len(data)
         self._peer.server.call(self._peer.stream_send, self, data)
@@ -108,7 +104,7 @@ class StreamCall:
     def settle(self) -> None:
         """Wait until all answers are sent, or the call is cancelled."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._behind or self._cancelled)
+            self._changed.wait_for(lambda: not self._behind or self.cancelled)
 
     def finish(self, status: int, text: str) -> None:
         """End the stream."""
@@ -124,7 +120,7 @@ class StreamCall:
     def cancel(self) -> None:
         """On the loop: the client cancelled or disconnected, or the server stops."""
         with self._changed:
-            self._cancelled = True
+            self.cancelled = True
             self._changed.notify_all()
         for wake in self._wakes:
             wake()
@@ -365,18 +361,12 @@ class Peer(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._is_held() or self._is_deaf():
+        # a slow disk must stop neither the pages nor the streams: their clients' windows are read
+        waits = self.server.held and self.connection is not None and (not self.streams or bool(self._events))
+        if waits or (self._paused and transport.get_write_buffer_size() > _DEAF_BYTES):
             transport.pause_reading()
         else:
             transport.resume_reading()
-
-    def _is_held(self) -> bool:
-        """Whether the server holds this client. A slow disk must stop neither the pages nor the streams: their clients' windows are read."""
-        return self.server.held and self.connection is not None and (not self.streams or bool(self._events))
-
-    def _is_deaf(self) -> bool:
-        """Whether too many answers wait because this client does not read them."""
-        return self._paused and self._transport is not None and self._transport.get_write_buffer_size() > _DEAF_BYTES
 
     @property
     def busy(self) -> bool:

@@ -26,15 +26,15 @@ from hpack.table import HeaderTable
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
-SET_TABLE, SET_PUSH, SET_MAX_STREAMS, SET_INITIAL_WINDOW, SET_MAX_FRAME, SET_MAX_HEADERS = 0x1, 0x2, 0x3, 0x4, 0x5, 0x6
+SET_TABLE, SET_MAX_STREAMS, SET_INITIAL_WINDOW, SET_MAX_FRAME, SET_MAX_HEADERS = 0x1, 0x3, 0x4, 0x5, 0x6
 
 FRAME = struct.Struct(">IBI")
 SETTING = struct.Struct(">HI")
 WORD = struct.Struct(">I")
 WIDEST = (1 << 31) - 1
-"""The widest window, and the largest stream id."""
+"""The widest window, the largest stream id, and the maximum bytes of a message: protobuf's limit, and grpc-go's."""
 DEFAULT_WINDOW = 65_535
 DEFAULT_MAX_FRAME = 16_384
 LARGEST_MAX_FRAME = (1 << 24) - 1
@@ -56,7 +56,7 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolError(Exception):
-    """The client violated HTTP/2: GOAWAY reports ``code``, and the connection is closed."""
+    """The client violated HTTP/2, and the two sides would be in different states: GOAWAY reports ``code``, and the connection is closed."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -86,7 +86,6 @@ Fields = Iterable[tuple[bytes, bytes]]
 
 MAX_BLOCK = 64 * 1024
 """Maximum bytes of a block, and of its fields as RFC 9113 counts them (6.5.2)."""
-_MAX_TABLE = HeaderTable.DEFAULT_SIZE
 _FIELD_OVERHEAD = 32
 _LONGEST_SHIFT = 28
 _KNOWN_BLOCKS = 64
@@ -171,7 +170,7 @@ class HeaderReader:
 
     def _resize(self, block: bytes, at: int, late: bool) -> int:
         size, at = _number(block, at, 0x1F)
-        if late or size > _MAX_TABLE:
+        if late or size > DEFAULT_TABLE:
             raise _bad_block(f"the dynamic table's size is set to {size}{' after a field' if late else ''}")
         self._table.maxsize = size
         self._changes += 1
@@ -212,11 +211,9 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 _PREFIX = struct.Struct(">BI")
 PREFIX_SIZE = _PREFIX.size
 
-OK, CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 1, 2, 4, 8
+OK, UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 2, 4, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 12, 13, 14, 15
 ENCODING, GZIP, IDENTITY = b"grpc-encoding", b"gzip", b"identity"
-_MOST = (1 << 31) - 1
-"""Maximum bytes of a message: protobuf's limit, and grpc-go's."""
 _MAX_TEXT = 2048
 """Maximum bytes of a status text: C-core refuses header lists above 8 KiB, and percent-encoding may triple it."""
 _UNQUOTED = bytes(set(range(0x20, 0x7F)) - {0x25})
@@ -260,7 +257,7 @@ def message_of(body: bytes | bytearray, headers: Mapping[bytes, bytes], limit: i
         raise Refusal(INTERNAL, f"grpc: received unexpected payload format {compressed}")
     if encoding != GZIP:
         raise Refusal(INTERNAL, "grpc: compressed flag set with identity or empty encoding")
-    return inflated(message, min(limit, _MOST))
+    return inflated(message, min(limit, WIDEST))
 
 
 def inflated(packed: bytes, limit: int) -> bytes:

@@ -68,14 +68,19 @@ class HttpResponse:
 
 SUCCESS, NO_SUCH_NODE, OTHER_ERROR = 200, 2, 3
 """The codes in a node's answers to ``PUT /state`` and similar requests (wire.md 8); the HTTP status is always 200."""
-NOT_FOUND = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
 NOT_ALLOWED = HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
+NOT_FOUND = HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
 
 
 def json_answer(value: Any, indent: int | None = None) -> HttpResponse:
     """A value as Go's JSON encoder writes it: compact or indented, with a line feed at the end."""
     text = json.dumps(value, indent=indent, separators=None if indent else (",", ":"), ensure_ascii=False)
     return HttpResponse(body=text.encode() + b"\n")
+
+
+def only(method: str, request: HttpRequest, make: Callable[[], HttpResponse]) -> HttpResponse:
+    """The answer of an endpoint that has one method."""
+    return make() if request.method == method else NOT_ALLOWED
 
 
 def node_answer(message: str, code: int, data: Mapping[str, int] | None = None) -> HttpResponse:

@@ -15,8 +15,9 @@ Rules
 * Frames of a call that is over are ignored, and so are answers to it. Only header blocks still change the header table.
 * After ``goaway``, calls under way continue and new calls are ignored: their client may retry them elsewhere.
 
-Promises: pure: no socket, thread or clock. Any violation of the protocol raises ``ProtocolError``, which ends the connection. A connection
-holds at most ``CONNECTION_WINDOW`` bytes of unfinished requests, and what ``BoundedMemory`` admits of them.
+Promises: pure: no socket, thread or clock. A violation that would leave the two sides in different states raises ``ProtocolError``,
+which ends the connection. Others, such as PING as the first frame, are accepted. A connection holds at most ``CONNECTION_WINDOW`` bytes of
+unfinished requests, and what ``BoundedMemory`` admits of them.
 """
 
 from collections import deque
@@ -122,10 +123,10 @@ class _OpenStream:
 class Connection:
     """The server side of one connection."""
 
-    def __init__(self, max_request: int = 1 << 62, memory: BoundedMemory | None = None, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, max_request: int, memory: BoundedMemory, wake: Callable[[], None] = lambda: None) -> None:
         """``max_request``: maximum bytes of a message; ``memory``: the server's; ``wake`` is called when output arises by itself."""
         self._max_request = min(max_request, WIDEST - PREFIX_SIZE)  # a longer one does not fit a window
-        self._memory = memory or BoundedMemory()
+        self._memory = memory
         self._wake = wake
         self._rest = b""
         self._greeted = self._settled = self._leaving = False

@@ -320,16 +320,6 @@ def cannot_listen(what: str, host: str, error: Exception) -> ConfigError:
     return NotUsableYet(text) if passes else ConfigError(text)
 
 
-def _is_bound(path: str) -> bool:
-    """Whether a process of this machine has a socket of that name; also if there is no telling."""
-    try:
-        with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
-            bound = [line.split(maxsplit=7)[7:] for line in table]
-    except OSError:
-        return True
-    return any(os.path.basename(entry[0].strip()) == os.path.basename(path) for entry in bound if entry)
-
-
 class SocketFile:
     """The file of a Unix socket that this process listens at."""
 
@@ -354,9 +344,6 @@ class SocketFile:
                 return  # its process is gone
             except (BlockingIOError, TimeoutError):
                 pass  # it has no time to answer
-            except PermissionError:
-                if not _is_bound(path):
-                    return  # another user's, whose process is gone
         raise OSError(errno.EADDRINUSE, "another process listens there", path)
 
     def bound(self) -> None:

@@ -214,7 +214,7 @@ def examined(config: DrainerConfig, address: str = "") -> Examined:
     tls, db_type = TlsSettings.of(config.source.security), config.apply.db_type
     drainer = Question(lambda: drainer_of(config, address, tls, _SECONDS / 2), _SECONDS)
     pumps = Question(lambda: _pumps(config, tls), _SECONDS)
-    history = Question(lambda: _history(config), _SECONDS)
+    history = Question(lambda: read_history(config), _SECONDS)
     disks = Question(lambda: _disks(config), _SECONDS)
     findings = Question(lambda: _findings(config), _SECONDS)
     verified = Question(lambda: verified_at(config.verification_dir), _SECONDS)
@@ -243,11 +243,6 @@ def _pumps(config: DrainerConfig, tls: TlsSettings | None) -> tuple[PumpsSeen, M
     fit = {pump: address for pump, address in seen.addresses.items() if pump not in seen.unfit}
     pages = {pump: Question(partial(page, address), _SECONDS / 2) for pump, address in fit.items()}
     return seen, {pump: asked_now.answer for pump, asked_now in pages.items()}
-
-
-def _history(config: DrainerConfig) -> HistorySeen:
-    with contextlib.ExitStack() as closing:
-        return read_history(config, closing)
 
 
 def _target(config: DrainerConfig, sight: UpstreamSight) -> _Server:

@@ -95,7 +95,7 @@ def preflight(config: DrainerConfig, request: BootstrapRequest = NO_BOOTSTRAP) -
         if pumps is not None and pumps.absent:
             yield hinders("Pumps", pumps.absent, "")
         yield from (hinders("Pumps", why, NAMED["pump-unreachable"].todo) for why in (pumps.unfit.values() if pumps else ()))
-        known = yield from _tried("DDL history", partial(read_history, config, closing))
+        known = yield from _tried("DDL history", partial(read_history, config))
         yield from (hinders("TiDB", why, NAMED["tidb-without-binlog"].todo) for why in (known.silent or () if known else ()))
         sight = UpstreamSight.of(config, pumps, known)
         yield from upstream_remarks(config, request, sight)

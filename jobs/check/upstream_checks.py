@@ -96,14 +96,14 @@ class HistorySeen:
     """The servers that write no binlogs, though others do, in words; None = not known."""
 
 
-def read_history(config: DrainerConfig, closing: contextlib.ExitStack) -> HistorySeen:
-    """Read the DDL history. ``closing`` closes the connections.
+def read_history(config: DrainerConfig) -> HistorySeen:
+    """Read the DDL history.
 
     Raises:
         HistoryUnavailable, PumpUnavailable: no status port answers.
     """
     tls = TlsSettings.of(config.source.security)
-    where = history_at(config.source, tls, closing)
+    where = history_at(config.source, tls)
     found = HistorySeen(HistoryFeed(where, None, tls).snapshot(), lambda: ports_at(where, tls).servers())
     with contextlib.suppress(PumpUnavailable):
         ports = ports_at(where, tls)

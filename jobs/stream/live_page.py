@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import PeriodicTask
 from pyspark_tidb_binlog.conf.version import VERSION
 from pyspark_tidb_binlog.jobs.stream.page_history import PageHistory
 from pyspark_tidb_binlog.jobs.stream.report import Progress, facts_of, one_ddl

@@ -21,10 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import StartWait, discovery_of, names_registry, patiently
+from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of, patiently
 from pyspark_tidb_binlog.binlog_source.cluster.history_place import history_at
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import PeriodicTask, push_regularly
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import PeriodicTask, push_regularly
 from pyspark_tidb_binlog.binlog_source.cluster.schema_reader import SchemaReader
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import mvcc_safe_point
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
@@ -46,6 +45,7 @@ from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
 from pyspark_tidb_binlog.jobs.stream.resume import NothingApplied, ResumeState, check_no_gap, check_spark, first_ts, start_ignored
 from pyspark_tidb_binlog.jobs.stream.snapshot_taker import SnapshotTaker
 from pyspark_tidb_binlog.jobs.stream.spark_checkpoint import SparkCheckpoint
+from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.jobs.stream.stream_progress import StreamProgress
 from pyspark_tidb_binlog.jobs.stream.table_loader import StreamStand, TableLoader
 from pyspark_tidb_binlog.jobs.stream.targets import resume_state, sink_of, words_for
@@ -115,14 +115,13 @@ class Replication:
         self._closing = contextlib.ExitStack()
         """The resources that ``close`` closes last."""
         self._closing.callback(self._discovery.close)
-        self._registry = open_registry(source.pumps, self._tls) if names_registry(source) else None
-        if self._registry is not None:
-            self._closing.callback(self._registry.close)
-        self._status_ports = history_at(config.source, self._tls, self._closing)
+        self._status_ports = history_at(config.source, self._tls)
         self._feed = HistoryFeed(self._status_ports, history_cache(config.checkpoint_dir, cluster_id), self._tls, self._pause)
         self._config = with_collations(self._config)
         ports = partial(ports_at, self._status_ports, self._tls)
-        self._loader = TableLoader(spark, self._config, bootstrap, self._stop, upstream, lambda: ports().servers(), self._join_cluster)
+        self._loader = TableLoader(
+            spark, self._config, bootstrap, self._stop, upstream, lambda: ports().servers(), self._join_cluster, self._discovery.registry
+        )
         self._now = partial(patiently, self._discovery.now, config.upstream_timeout, waiting)
         """The upstream's timestamp of now."""
         self._sink = sink_of(self._config, cluster_id, self._pause, self._now, spark, self._loader)
@@ -368,7 +367,7 @@ class Replication:
         self._closing.callback(PeriodicTask("binlog status", LOOK_SECONDS, counts.binlogs.look, at_once=True).stop)
         self._closing.callback(PeriodicTask("verification", _VERIFIED_SECONDS, self._look_at_verification, at_once=True).stop)
         self._node = DrainerNode(
-            self._registry,
+            self._discovery.registry,
             config.apply.drainer,
             config.addr,
             config.advertise_addr,
@@ -519,7 +518,7 @@ class Replication:
 
     def _load_schemas(self, ts: int, *, again: bool) -> None:
         """Begin the schema history with a snapshot at ``ts``, and keep GC behind the checkpoint from now on."""
-        config, where, registry = self._config, self._status_ports, self._registry
+        config, where, registry = self._config, self._status_ports, self._discovery.registry
         if self._feed.is_recorded:
             raise ConfigError(
                 "syncer.load-schema-snapshot reads the schema from TiDB's status ports: spark.tidb-status must not name a file"

@@ -19,10 +19,9 @@ from typing import TypeVar
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import names_registry
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
-from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
+from pyspark_tidb_binlog.binlog_source.cluster.registry import Registry
 from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.conf.setting import did_you_mean
 from pyspark_tidb_binlog.jobs.entry.cli import replication_error_in
@@ -33,7 +32,6 @@ from pyspark_tidb_binlog.schemas.errors import BootstrapRefused, ConfigError, Re
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.schema_snapshot import table_as_job
-from pyspark_tidb_binlog.schemas.tls import TlsSettings
 from pyspark_tidb_binlog.sinks.bootstrap.bootstrap import Bootstrap
 from pyspark_tidb_binlog.sinks.bootstrap.copy_record import TABLE, CopyHead, CopyKind, CopyProgress, CopyRecord, CopyState, RecordedCopy
 from pyspark_tidb_binlog.sinks.bootstrap.snapshot_source import SchemaMoves, SnapshotSource, upstream_of
@@ -79,8 +77,10 @@ class TableLoader:
         upstream: SnapshotSource | None = None,
         servers: StreamServers = dict,
         begins: Callable[[], object] = lambda: None,
+        registry: Registry | None = None,
     ) -> None:
         """``config`` has its cluster id. ``upstream`` None: ``[spark.upstream]``. ``servers``: the stream's cluster. ``begins`` is called before the first copy.
+        ``registry``: where GC is held, if it is PD.
 
         Raises:
             ConfigError: the settings name no upstream, or a target without tables.
@@ -94,6 +94,7 @@ class TableLoader:
         self._servers = servers
         self._looked = False
         self._begins = begins
+        self._registry = registry
         self._running: Bootstrap | None = None
         self._loaded: tuple[int, frozenset[tuple[str, str]]] | None = None
         self._is_server = config.apply.db_type in ("mysql", "tidb")
@@ -458,14 +459,10 @@ class TableLoader:
     @contextlib.contextmanager
     def gc_held(self, ts: int, reached: Callable[[], int] = lambda: 0) -> Iterator[None]:
         """Keep GC behind ``ts`` in the block, and behind what is ``reached`` once that is later, if PD is the registry."""
-        source = self._config.source
-        registry = open_registry(source.pumps, TlsSettings.of(source.security)) if names_registry(source) else None
-        if not isinstance(registry, PdRegistry):
-            if registry is not None:
-                registry.close()
+        if not isinstance(self._registry, PdRegistry):
             yield
             return
-        hold = GcHold(registry, lambda: max(ts, reached()))
+        hold = GcHold(self._registry, lambda: max(ts, reached()))
         try:
             yield
         finally:

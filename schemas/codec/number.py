@@ -113,13 +113,8 @@ def to_unsigned(value: int) -> int:
     return value & _MASK
 
 
-def encode_comparable_int(value: int) -> bytes:
-    """8 bytes that sort in the order of the signed numbers."""
-    return ((value & _MASK) ^ _SIGN).to_bytes(8, "big")
-
-
 def decode_comparable_int(body: bytes) -> int:
-    """Inverse of ``encode_comparable_int``."""
+    """The signed number of 8 bytes that sort in the order of the numbers."""
     return to_signed(int.from_bytes(body, "big") ^ _SIGN)
 
 

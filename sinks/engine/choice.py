@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.events import Op
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep, RowsStep, SetVal
 from pyspark_tidb_binlog.sinks.routing.replicated import Selection
 from pyspark_tidb_binlog.sinks.routing.routes import Routes, column_names

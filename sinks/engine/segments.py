@@ -27,11 +27,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from pyspark_tidb_binlog.conf.entry import comparing
-from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import DELETE_ONLY, Job, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import is_setval, read_setval, with_plain_strings
 from pyspark_tidb_binlog.schemas.errors import HistoryUnavailable
 from pyspark_tidb_binlog.schemas.events import SchemaVersion, as_time
-from pyspark_tidb_binlog.schemas.history import GRACE, Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import GRACE, SchemaHistory, TableAt
 from pyspark_tidb_binlog.sinks.engine.early import may_be_stranded, needed_early
 from pyspark_tidb_binlog.sinks.engine.fold import HiddenRows
 from pyspark_tidb_binlog.sinks.routing.replicated import APPLIED, DdlDecision

@@ -16,7 +16,8 @@ from typing import Self
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, On, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, significant
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.sinks.routing.routes import NO_ROUTES, Routes, why_not_narrowed
 from pyspark_tidb_binlog.sinks.routing.table_filter import EventRules, TableFilter
 

@@ -11,7 +11,8 @@ from typing import Protocol, Self
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableRoute
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, read_name, significant
 from pyspark_tidb_binlog.schemas.errors import ConfigError
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, TableInfo
 
 _MESSAGES = ("file", "kafka")

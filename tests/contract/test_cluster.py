@@ -10,7 +10,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, Registry
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -25,7 +25,7 @@ from tests.support.stream_reader import commits_between
 pytestmark = [pytest.mark.grpc, pytest.mark.parametrize("site", ["standalone", "pd"], indirect=True)]
 
 
-def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
+def pump(site: Site, directory: Path, name: str) -> PumpServer:
     pd = site.url.startswith("pd://")
     where = {"pd_urls": "http://" + site.url.removeprefix("pd://").replace(",", ",http://")} if pd else {"registry": site.url}
     config = PumpConfig(
@@ -40,12 +40,12 @@ def pump(site: Site, directory: Path, name: str) -> EmbeddedPump:
         score=3,
         **where,  # type: ignore[arg-type]
     )
-    return EmbeddedPump(config)
+    return PumpServer(config)
 
 
 @pytest.fixture
 def drainer(site: Site, registry: Registry) -> Iterator[DrainerNode]:
-    made = node_at(open_registry(site.url), lambda: 1 << 62).start()
+    made = node_at(open_registry(site.url, tls=None), lambda: 1 << 62).start()
     yield made
     made.stop()
 

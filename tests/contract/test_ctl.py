@@ -10,7 +10,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import open_registry
 from pyspark_tidb_binlog.binlog_source.drainer import node as node_module
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.ctl import main
 from pyspark_tidb_binlog.jobs.stream.report import Progress, as_json
@@ -48,7 +48,7 @@ def drainer(site: Site, stream: PretendedStream, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def pump(site: Site, tmp_path: Path) -> Iterator[EmbeddedPump]:
+def pump(site: Site, tmp_path: Path) -> Iterator[PumpServer]:
     scheme = "https" if site.tls else "http"
     pd = ",".join(f"{scheme}://{address}" for address in site.url.removeprefix("pd://").split(","))
     config = PumpConfig(
@@ -61,7 +61,7 @@ def pump(site: Site, tmp_path: Path) -> Iterator[EmbeddedPump]:
         stop_write_at_available_space="",
         security=table_of(site.tls),
     )
-    made = EmbeddedPump(config).start()
+    made = PumpServer(config).start()
     yield made
     made.stop()
 
@@ -175,9 +175,7 @@ def test_a_drainer_is_asked_to_load_tables_again(
 
 @pytest.mark.shows("ctl pause-pump", "ctl -ssl-ca")
 @pytest.mark.parametrize(("command", "last"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)])
-def test_a_pump_is_paused_and_taken_offline(
-    registry: Registry, pump: EmbeddedPump, where: list[str], command: str, last: NodeState
-) -> None:
+def test_a_pump_is_paused_and_taken_offline(registry: Registry, pump: PumpServer, where: list[str], command: str, last: NodeState) -> None:
     assert main(["-cmd", command, "-node-id", "p1", *where]) == 0
     assert pump.ended.wait(20)
     assert state(registry, PUMPS) is last

@@ -12,6 +12,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.gc_hold import GcHold
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import tidb_status_ports
 from pyspark_tidb_binlog.schemas.errors import ConfigError, PumpUnavailable
 from tests.support.eventually import eventually
 from tests.support.registry_sites import PdSite
@@ -24,7 +25,7 @@ ROOT = b"/tidb-binlog/v1/pumps/"
 
 @pytest.fixture
 def registry(pd_site: PdSite) -> Iterator[PdRegistry]:
-    made = PdRegistry(pd_site.pd.urls)
+    made = PdRegistry(pd_site.pd.urls, tls=None)
     yield made
     made.close()
 
@@ -198,13 +199,13 @@ def test_another_clusters_pd_is_refused(pd_site: PdSite, registry: PdRegistry) -
 
 
 def test_the_status_ports_of_tidb(pd_site: PdSite, registry: PdRegistry, caplog: pytest.LogCaptureFixture) -> None:
-    assert registry.tidb_status_ports() == ()
+    assert tidb_status_ports(registry) == ()
     servers = [{"ip": "10.0.0.2", "status_port": 10080}, {"ip": "10.0.0.1", "listening_port": 4000, "status_port": 10081}]
     servers += [{"ip": "10.0.0.2", "status_port": 10080}, {"ip": "fd00::1", "status_port": 10080}, {"version": "8"}]
     for number, info in enumerate(servers):
         pd_site.etcd.gateway("kv/put", key=f"/tidb/server/info/uuid-{number}".encode(), value=json.dumps(info).encode())
     with caplog.at_level(logging.WARNING):
-        assert registry.tidb_status_ports() == ("10.0.0.1:10081", "10.0.0.2:10080", "[fd00::1]:10080")
+        assert tidb_status_ports(registry) == ("10.0.0.1:10081", "10.0.0.2:10080", "[fd00::1]:10080")
     assert "uuid-4 is left out" in caplog.text
 
 
@@ -213,7 +214,7 @@ def test_gc_is_kept_behind_the_checkpoint(pd_site: PdSite, caplog: pytest.LogCap
     """Renewed with the checkpoint of the moment, over a PD that is away for a while, and ended at the stop."""
     pd, checkpoint = pd_site.pd, iter(range(1000, 100_000))
     pd.safe_point, pd.held, pd.holds = 900, {}, []
-    hold = GcHold(PdRegistry(pd.urls), lambda: next(checkpoint), every=0.05, pause=0.02)
+    hold = GcHold(PdRegistry(pd.urls, tls=None), lambda: next(checkpoint), every=0.05, pause=0.02)
     assert hold.service_id.startswith("drainer_") and pd.held == {hold.service_id: 1000}
     assert pd.holds[0] == (hold.service_id, 300, 1000)
     eventually(lambda: len(pd.holds) >= 3, seconds=LONG)
@@ -234,7 +235,7 @@ def test_gc_is_kept_behind_the_checkpoint(pd_site: PdSite, caplog: pytest.LogCap
 def test_gc_that_is_ahead_of_the_checkpoint_is_told_once(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
     pd = pd_site.pd
     pd.safe_point, pd.held, pd.holds = 2000, {}, []
-    hold = GcHold(PdRegistry(pd.urls), lambda: 1000, every=0.02)
+    hold = GcHold(PdRegistry(pd.urls, tls=None), lambda: 1000, every=0.02)
     eventually(lambda: len(pd.holds) >= 4, seconds=LONG)
     hold.stop()
     assert pd.held == {} and caplog.text.count("PD does not keep GC back at the checkpoint 1000") == 1
@@ -243,7 +244,7 @@ def test_gc_that_is_ahead_of_the_checkpoint_is_told_once(pd_site: PdSite, caplog
 def test_pd_that_refuses_to_keep_gc_back_is_quoted_and_asked_once(pd_site: PdSite, caplog: pytest.LogCaptureFixture) -> None:
     pd = pd_site.pd
     pd.bootstrapped, pd.holds = False, []
-    hold = GcHold(PdRegistry(pd.urls), lambda: 1000, pause=0.0)
+    hold = GcHold(PdRegistry(pd.urls, tls=None), lambda: 1000, pause=0.0)
     assert len(pd.holds) == 1, "the answer will be the same a second later"
     hold.stop()
     pd.bootstrapped = True

@@ -198,7 +198,7 @@ def test_a_closed_client_ends_its_waits_and_opens_again(registry: Registry) -> N
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "pd://127.0.0.1:1,127.0.0.1:2"])
 def test_who_cannot_be_reached_is_named_soon(url: str) -> None:
-    registry = open_registry(url)
+    registry = open_registry(url, tls=None)
     questions: list[Callable[[], object]] = [
         registry.cluster_id,
         registry.tso,
@@ -218,7 +218,7 @@ def test_who_cannot_be_reached_is_named_soon(url: str) -> None:
 
 def test_what_answers_and_is_no_pd_is_told_at_once() -> None:
     service = ClusterService(Oracle(), CLUSTER).start()
-    registry = open_registry(f"pd://{service.address}")
+    registry = open_registry(f"pd://{service.address}", tls=None)
     for ask in (registry.cluster_id, registry.tso, lambda: registry.listing(PUMPS)):
         with pytest.raises(ConfigError, match=f"{service.address} is not PD .* is named by its URL in spark.pumps: {service.url}"):
             ask()
@@ -229,4 +229,4 @@ def test_what_answers_and_is_no_pd_is_told_at_once() -> None:
 @pytest.mark.parametrize("url", ["127.0.0.1:8250", "ftp://h:1", "pd://", "pd://h", "pd://h:1,http://h:2", "pd://h:99999", "http://"])
 def test_what_is_no_registry_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://host:port"):
-        open_registry(url)
+        open_registry(url, tls=None)

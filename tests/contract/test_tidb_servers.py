@@ -68,8 +68,8 @@ def tidb(pd_site: PdSite) -> Iterator[Tidb]:
 @pytest.fixture
 def feed(pd_site: PdSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFeed]:
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.cluster.history_place.ASK_EVERY", 0.0)
-    with contextlib.closing(open_registry(pd_site.url)) as registry:
-        yield HistoryFeed(TidbServers(partial(tidb_status_ports, registry)).urls)
+    with contextlib.closing(open_registry(pd_site.url, tls=None)) as registry:
+        yield HistoryFeed(TidbServers(partial(tidb_status_ports, registry)).urls, None, None)
 
 
 @pytest.mark.shows("spark.tidb-status")
@@ -120,11 +120,11 @@ def test_a_standalone_registry_serves_the_history_itself(tmp_path: Path) -> None
         for name, served, said in (("with", file, ""), ("without", None, "answered 404: .*start the registry with --history")):
             process = stack.enter_context(UpstreamProcess(tmp_path / name, CLUSTER, history=served))
             assert isinstance(process, UpstreamProcess)
-            feed = HistoryFeed(history_at(SourceConfig(pumps=process.url), None, stack))
+            feed = HistoryFeed(history_at(SourceConfig(pumps=process.url), None), None, None)
             with pytest.raises(HistoryUnavailable, match=said) if said else contextlib.nullcontext():
                 assert len(feed.snapshot()) == 2
     with pytest.raises(ConfigError, match=r"tidb-status is not set: name TiDB's status port"):
-        history_at(SourceConfig(pumps="10.0.0.1:8250"), None, contextlib.ExitStack())
+        history_at(SourceConfig(pumps="10.0.0.1:8250"), None)
 
 
 @pytest.mark.parametrize("named", ["", "history.json.gz"], ids=["nothing named", "a recorded history"])

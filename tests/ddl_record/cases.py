@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_tidb_binlog.conf.model import TableRoute
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 from tests.ddl_record.random_ddls import FIRST_TS, SECOND, Tidb

@@ -15,6 +15,7 @@ from pyspark_tidb_binlog.schemas.errors import BinlogPurged
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.eventually import eventually
 from tests.support.slow_index import Writers
+from tests.support.store_model import undisturbed
 
 SECONDS = 2.0
 CHASER = ChaserSettings(threshold=0.001, poll=0.005, quick_pass=0.05, recovery_interval=0.01, recovery_timeout=0.05)
@@ -84,7 +85,7 @@ def follow_raw(store, stop):
     at = BEGINNING
     while not stop():
         try:
-            for flush in service.pull_raw(at, stop):
+            for flush in service.pull_raw(at, stop, undisturbed()):
                 for entity in entities(flush):
                     here = Pointer(entity.pos.suffix, entity.pos.offset)
                     assert here >= at
@@ -102,7 +103,7 @@ def follow_sorted(store, stop):
     service, count, last = PumpService(store, 0, "p"), 0, 0
     while not stop():
         try:
-            for flush in service.pull_sorted(last, stop):
+            for flush in service.pull_sorted(last, stop, undisturbed()):
                 for entity in entities(flush):
                     assert entity.meta.commitTs > last
                     last, count = entity.meta.commitTs, count + 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
 from pyspark_tidb_binlog.jobs.lab.registry.oracle import Oracle
@@ -46,9 +46,9 @@ def no_history_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pumps(tmp_path: Path) -> Iterator[list[EmbeddedPump]]:
+def pumps(tmp_path: Path) -> Iterator[list[PumpServer]]:
     """Two Pumps of ``CLUSTER`` without a registry."""
-    made = [EmbeddedPump(config_of(tmp_path, number)).start() for number in (1, 2)]
+    made = [PumpServer(config_of(tmp_path, number)).start() for number in (1, 2)]
     yield made
     for pump in made:
         pump.stop()
@@ -74,7 +74,7 @@ def gateway() -> Iterator[PushGateway]:
 
 
 @pytest.fixture
-def scene(spark: "SparkSession", pumps: list[EmbeddedPump], tmp_path: Path) -> "Iterator[ChangeScene]":
+def scene(spark: "SparkSession", pumps: list[PumpServer], tmp_path: Path) -> "Iterator[ChangeScene]":
     # Not at module level: tests without Spark must not pay for pyspark.
     from tests.support.change_scene import ChangeScene
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf.model import SourceConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
@@ -91,7 +91,7 @@ def test_a_dead_pump_bounds_what_the_others_are_read_ahead(spark: SparkSession, 
     until(query, lambda: taken.resolved >= tso(1000))
     three[2].kill()
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(contextlib.closing(PumpWriter(pump.address, CLUSTER))) for pump in three[:2]]
+        writers = [stack.enter_context(contextlib.closing(PumpWriter(pump.address, CLUSTER, tls=None))) for pump in three[:2]]
         for number in range(ALL // VALUE):
             ms = 2000 + 20 * number
             *records, head = transaction(ms)
@@ -154,7 +154,7 @@ def test_a_batch_far_above_the_limit_does_not_come_to_the_driver(spark: SparkSes
         value = binlog_pb2.PrewriteValue(mutations=[binlog_pb2.TableMutation(table_id=5, inserted_rows=images, sequence=[0] * rows)])
         return value.SerializeToString()
 
-    pump = EmbeddedPump(config_of(tmp_path, 1))
+    pump = PumpServer(config_of(tmp_path, 1))
     pump.start()
     try:
         query = run(spark, SourceConfig(pump.address, CLUSTER, str(delivery), 0), take, tmp_path)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
 from pyspark_tidb_binlog.jobs.lab.emulator.rehearsal import Log, feed, schedule
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
@@ -38,7 +38,7 @@ TYPES = load_case("types")
 @contextmanager
 def recorded(case: RecordedCase, directory: Path, logs: Sequence[Log] = ()) -> Iterator[dict[str, str]]:
     """The options with which the recorded case is read from Pumps."""
-    pumps = [EmbeddedPump(config_of(directory, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]
+    pumps = [PumpServer(config_of(directory, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]
     try:
         list(feed(case, [p.address for p in pumps], logs=logs or schedule(case)))
         yield {
@@ -63,7 +63,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChangeScene]:
     """One row of ``shop.item``, for tests that write nothing."""
     directory = tmp_path_factory.mktemp("shop")
-    pumps = [EmbeddedPump(config_of(directory, number)).start() for number in (1, 2)]
+    pumps = [PumpServer(config_of(directory, number)).start() for number in (1, 2)]
     with ChangeScene(spark, pumps, directory / "checkpoints") as made:
         made.write(lambda txn: txn.insert("shop.item", {"id": 1}))
         yield made

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
@@ -21,7 +21,7 @@ MARKS = "beside_marks"
 
 
 def test_readers_hold_up_nobody_and_each_has_everything(
-    spark: SparkSession, pumps: list[EmbeddedPump], mariadb: PrivateMariaDB, tmp_path: Path
+    spark: SparkSession, pumps: list[PumpServer], mariadb: PrivateMariaDB, tmp_path: Path
 ) -> None:
     """One query stands in its batch until the others have all that is written; then it has the same, in many small batches."""
     held, go_on = threading.Event(), threading.Event()

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.jobs.lab.emulator import online
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column
 from tests.support.change_scene import ChangeScene, rows_of_changes
@@ -18,7 +18,7 @@ def insert(scene: ChangeScene, **row: Any) -> int:
     return scene.write(lambda txn: txn.insert("shop.item", row))
 
 
-def test_what_a_pump_has_collected_is_an_error_or_left_out(scene: ChangeScene, pumps: list[EmbeddedPump]) -> None:
+def test_what_a_pump_has_collected_is_an_error_or_left_out(scene: ChangeScene, pumps: list[PumpServer]) -> None:
     insert(scene, id=1)
     collected = scene.promise()
     later = [insert(scene, id=2), insert(scene, id=3)]
@@ -38,7 +38,7 @@ def test_what_a_pump_has_collected_is_an_error_or_left_out(scene: ChangeScene, p
     assert [row["commit_ts"] for row in scene.taken(scene.stream(**more), "lossy")] == later
 
 
-def test_a_pump_that_is_away_ends_the_query_with_its_name(spark: SparkSession, scene: ChangeScene, pumps: list[EmbeddedPump]) -> None:
+def test_a_pump_that_is_away_ends_the_query_with_its_name(spark: SparkSession, scene: ChangeScene, pumps: list[PumpServer]) -> None:
     """Nothing is given of the other one: its rows would be there without those that belong between them."""
     insert(scene, id=1)
     upto = {"endingCommitTs": str(scene.promise()), "pumpPatience": "1", "readPatience": "1"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from tests.support.change_scene import ChangeScene
 from tests.support.delta_queries import QUERIES, DeltaQueries
 
@@ -63,7 +63,7 @@ class Writer:
 
 
 @pytest.mark.slow
-def test_a_kill_between_the_offset_and_the_commit_of_a_batch(spark: SparkSession, pumps: list[EmbeddedPump], tmp_path: Path) -> None:
+def test_a_kill_between_the_offset_and_the_commit_of_a_batch(spark: SparkSession, pumps: list[PumpServer], tmp_path: Path) -> None:
     """Four queries at once on the same Pumps, one of which has begun a batch, and written it or not, when all of them are killed."""
     with ChangeScene(spark, pumps, tmp_path / "checkpoints") as scene:
         queries = DeltaQueries(str(tmp_path), scene.options)

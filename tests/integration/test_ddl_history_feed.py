@@ -94,7 +94,7 @@ def many(count: int) -> list[dict[str, Any]]:
 @pytest.mark.shows("ddl gotcha 5")
 def test_everything_once_then_only_what_is_new(status: Status) -> None:
     status.jobs = many(1000)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     assert len(feed.snapshot()) == 1000
     status.jobs = many(1300)
     assert feed.wait_for_job(1200).id == 1200
@@ -104,7 +104,7 @@ def test_everything_once_then_only_what_is_new(status: Status) -> None:
 
 def test_a_job_that_finished_late_is_found_behind_newer_ones(status: Status) -> None:
     status.jobs = [j for j in many(900) if j["id"] != 100]
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     assert feed.snapshot().job(100) is None
     status.jobs = many(900)
     assert feed.wait_for_job(100).id == 100
@@ -113,7 +113,7 @@ def test_a_job_that_finished_late_is_found_behind_newer_ones(status: Status) -> 
 @pytest.mark.shows("ddl gotcha 3")
 def test_a_history_that_lags_is_polled(status: Status) -> None:
     status.jobs = many(3)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     feed.snapshot()
     asked = len(status.requests)
 
@@ -128,7 +128,7 @@ def test_a_history_that_lags_is_polled(status: Status) -> None:
 
 def test_a_further_job_costs_a_small_page(status: Status) -> None:
     status.jobs = many(3000)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     before = feed.snapshot()
     status.requests.clear()
     status.jobs = many(3001)
@@ -139,7 +139,7 @@ def test_a_further_job_costs_a_small_page(status: Status) -> None:
 
 
 def cached(status: Status, tmp_path: Path, cluster_id: int = 7) -> HistoryFeed:
-    return HistoryFeed(status.url, HistoryCache(tmp_path / "history", cluster_id))
+    return HistoryFeed(status.url, HistoryCache(tmp_path / "history", cluster_id), None)
 
 
 def test_the_cache_saves_reading_everything_again(status: Status, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +149,7 @@ def test_the_cache_saves_reading_everything_again(status: Status, tmp_path: Path
     again = cached(status, tmp_path)
     assert again.snapshot() == whole and len(status.requests) <= 4 and caplog.text == ""
     status.jobs = many(3100)
-    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url, None, None).snapshot()
     assert again.wait_for_job(3050).id == 3050
 
 
@@ -166,10 +166,10 @@ def test_a_cache_of_another_history_is_not_used(status: Status, tmp_path: Path, 
             status.jobs = status.jobs[:900]
         case "another":
             status.jobs = [job(i, 3, table(i, f"other{i}")) for i in range(1, 1001)]
-    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url, None, None).snapshot()
     assert "the cache is discarded and the whole history is read" in caplog.text
     caplog.clear()
-    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url).snapshot()
+    assert cached(status, tmp_path).snapshot() == HistoryFeed(status.url, None, None).snapshot()
     assert caplog.text == "", "the cache was replaced"
 
 
@@ -211,12 +211,12 @@ def test_a_disk_that_refuses_costs_the_cache_only(status: Status, tmp_path: Path
 def test_an_old_tidb_without_pages_is_named(status: Status) -> None:
     status.jobs, status.old = many(1000), True
     with pytest.raises(HistoryUnavailable, match="does not support start_job_id"):
-        HistoryFeed(status.url).snapshot()
+        HistoryFeed(status.url, None, None).snapshot()
 
 
 def test_another_status_port_is_asked_when_one_is_away(status: Status) -> None:
     status.jobs = many(3)
-    feed = HistoryFeed(f"http://127.0.0.1:1, {status.url}")
+    feed = HistoryFeed(f"http://127.0.0.1:1, {status.url}", None, None)
     assert len(feed.snapshot()) == 3
     status.broken = True
     with pytest.raises(HistoryUnavailable, match=r"500: tikv is away.*cannot read http://127.0.0.1:1/ddl/history"):
@@ -225,7 +225,7 @@ def test_another_status_port_is_asked_when_one_is_away(status: Status) -> None:
 
 def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status: Status, caplog: pytest.LogCaptureFixture) -> None:
     status.jobs = many(3)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     feed.snapshot()
     status.broken = True
     asked = len(status.requests)
@@ -240,7 +240,7 @@ def test_a_status_port_that_restarts_while_a_job_is_awaited_is_waited_out(status
 
 def test_a_status_port_that_restarts_while_a_version_is_awaited_is_waited_out(status: Status, caplog: pytest.LogCaptureFixture) -> None:
     status.jobs = many(3)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     feed.snapshot()
     status.broken, feed.lag = True, 0.05
     asked = len(status.requests)
@@ -268,12 +268,12 @@ def test_a_job_that_never_comes_is_named(status: Status, tmp_path: Path, monkeyp
     recorded = tmp_path / "h.json"
     recorded.write_text(json.dumps(many(3)))
     with pytest.raises(HistoryUnavailable, match=r"binlog of DDL job 77 was read, .* did not show the job within 0.05 s.*same cluster"):
-        HistoryFeed(str(recorded)).wait_for_job(77)
+        HistoryFeed(str(recorded), None, None).wait_for_job(77)
     with pytest.raises(HistoryUnavailable, match="stopped while waiting for DDL job 77"):
-        HistoryFeed(status.url).wait_for_job(77, lambda: True)
+        HistoryFeed(status.url, None, None).wait_for_job(77, lambda: True)
     status.broken = True
     with pytest.raises(HistoryUnavailable, match=r"binlog of DDL job 77 was read, .* did not show the job within 0.05 s.*tikv is away"):
-        HistoryFeed(status.url).wait_for_job(77)
+        HistoryFeed(status.url, None, None).wait_for_job(77)
 
 
 def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_job_is_waited_for_while_the_status_port_answers(status: Status, monke
         if len(shown) == 20:
             status.jobs = many(4)
 
-    feed = HistoryFeed(status.url, pause=pause)
+    feed = HistoryFeed(status.url, pause=pause, cache=None, tls=None)
     feed.timeout = 0.0
     assert feed.wait_for_job(4).id == 4
     assert len(shown) >= 20 and "open transaction" in shown[1] and feed.waiting_for == ""
@@ -324,7 +324,7 @@ def test_rows_wait_for_a_ddl_that_has_changed_them_and_is_not_in_the_history(
         closing.callback(service.stop)
         upstream.ddl.create_database("d")
         upstream.ddl.create_table("d", Table("t", tuple(Column(n, "int") for n in "abc"), ("a",), unique=(("b",),)))
-        table_id, feed = upstream.store.table("d.t").id, HistoryFeed(service.url, pause=lambda _: None)
+        table_id, feed = upstream.store.table("d.t").id, HistoryFeed(service.url, pause=lambda _: None, cache=None, tls=None)
         feed.timeout = feed.lag = 0.0
         ddl, wait, waited = upstream.ddl.start("d.t", *changes), HistoryWait(feed, lambda table: True), []
         for number in itertools.count():
@@ -360,7 +360,7 @@ def test_queries_wait_for_a_ddl_that_has_changed_their_rows() -> None:
             ddl.advance()
 
     try:
-        feed = HistoryFeed(service.url, pause=pause)
+        feed = HistoryFeed(service.url, pause=pause, cache=None, tls=None)
         feed.timeout = feed.lag = 0.0
         history = KnownHistory(feed).covering(versions, {upstream.store.table("d.t").id: max(versions)}, ChangeOptions())
         assert history.job(ddl.job["id"]) is not None
@@ -369,15 +369,15 @@ def test_queries_wait_for_a_ddl_that_has_changed_their_rows() -> None:
 
 
 def test_an_empty_history_and_an_unusable_answer(status: Status) -> None:
-    assert len(HistoryFeed(status.url).snapshot()) == 0
+    assert len(HistoryFeed(status.url, None, None).snapshot()) == 0
     status.broken = True
     with pytest.raises(HistoryUnavailable, match="answered 500: tikv is away"):
-        HistoryFeed(status.url).snapshot()
+        HistoryFeed(status.url, None, None).snapshot()
 
 
 def test_nobody_there() -> None:
     with pytest.raises(HistoryUnavailable, match="cannot read"):
-        HistoryFeed("http://127.0.0.1:1").snapshot()
+        HistoryFeed("http://127.0.0.1:1", None, None).snapshot()
 
 
 @pytest.mark.shows("spark.tidb-status")
@@ -385,8 +385,8 @@ def test_files(tmp_path: Path) -> None:
     plain, packed = tmp_path / "h.json", tmp_path / "h.json.gz"
     plain.write_text(json.dumps(many(3)))
     packed.write_bytes(gzip.compress(json.dumps(many(3)).encode()))
-    assert HistoryFeed(str(plain)).snapshot() == HistoryFeed(str(packed)).snapshot()
-    feed = HistoryFeed(str(plain))
+    assert HistoryFeed(str(plain), None, None).snapshot() == HistoryFeed(str(packed), None, None).snapshot()
+    feed = HistoryFeed(str(plain), None, None)
     before = feed.snapshot()
     assert feed.refresh() is before
     plain.write_text(json.dumps(many(5)))
@@ -398,15 +398,15 @@ def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "h.json.gz"
     path.write_bytes(content)
     with pytest.raises(HistoryUnavailable):
-        HistoryFeed(str(path)).snapshot()
+        HistoryFeed(str(path), None, None).snapshot()
     with pytest.raises(HistoryUnavailable, match="missing"):
-        HistoryFeed(str(tmp_path / "missing")).snapshot()
+        HistoryFeed(str(tmp_path / "missing"), None, None).snapshot()
 
 
 def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) -> None:
     """What a start in mid-history finds in the Pumps' binlogs is more exact than FinishedTS."""
     status.jobs = many(3)
-    feed = HistoryFeed(status.url)
+    feed = HistoryFeed(status.url, None, None)
     finished = feed.snapshot().jobs[3].finished_ts
     assert feed.snapshot().version_at(finished - 1) < 3
     feed.note_committed({3: finished - 5})
@@ -415,7 +415,7 @@ def test_a_binlogs_commit_ts_counts_until_the_job_is_read_again(status: Status) 
 
 
 def test_jobs_without_binlogs_are_looked_for_now_and_then_and_nobody_waits_for_them(status: Status) -> None:
-    status.jobs, feed = many(3), HistoryFeed(status.url)
+    status.jobs, feed = many(3), HistoryFeed(status.url, None, None)
     wait = HistoryWait(feed, lambda table: True)
     feed.snapshot()
     status.jobs = many(4)
@@ -433,7 +433,7 @@ def test_jobs_without_binlogs_are_looked_for_now_and_then_and_nobody_waits_for_t
 
 
 def test_a_lost_job_that_many_younger_ones_overtook_is_found(status: Status) -> None:
-    status.jobs, feed = many(300), HistoryFeed(status.url)
+    status.jobs, feed = many(300), HistoryFeed(status.url, None, None)
     wait = HistoryWait(feed, lambda table: True)
     feed.snapshot()
     for second, newest in ((100, 600), (140, 900), (180, 1000)):
@@ -467,7 +467,7 @@ def test_nobody_waits_for_the_index_of_an_expression_nor_for_a_table_that_is_lef
         ddl = upstream.ddl.start("d.t", online.add_column(Column("d", "int")), online.drop_column("c"))
         versions = [ddl.advance() for _ in range(4)]
         waited: list[float] = []
-        feed = HistoryFeed(service.url, pause=waited.append)
+        feed = HistoryFeed(service.url, pause=waited.append, cache=None, tls=None)
         feed.timeout = feed.lag = 0.0
         feed.refresh()
         rows = [TableActivity(upstream.store.table("d.t").id, versions[-1], 1, 1, 1)]
@@ -486,7 +486,7 @@ def test_rows_that_the_history_may_explain_go_on_where_no_port_tells(
     upstream.ddl.create_database("d")
     for name in ("t", "o"):
         upstream.ddl.create_table("d", Table(name, (Column("a", "int"),)))
-    feed, checked = HistoryFeed(service.url, pause=lambda _: None), dict[int, int]()
+    feed, checked = HistoryFeed(service.url, pause=lambda _: None, cache=None, tls=None), dict[int, int]()
     newest = int(feed.refresh().newest_version)
     service.stop()
     feed.wait_for_unfinished({upstream.store.table("d.t").id: newest}, checked)

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused
-from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl import partitions
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import subject_of

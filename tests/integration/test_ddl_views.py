@@ -9,7 +9,8 @@ import pytest
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig, TableName, TableRoute
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
-from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import DdlStep
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import LEFT_OUT, note_copied, remarkable
 from pyspark_tidb_binlog.sinks.mysql.ddl.executor import apply_ddl

@@ -11,7 +11,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.check import doctor
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -74,7 +74,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, service: ClusterService, mariadb: PrivateMariaDB, capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
-    pump = EmbeddedPump(config_of(tmp_path, 1, cluster_id=CLUSTER, registry=service.url, heartbeat_interval=0.05)).start()
+    pump = PumpServer(config_of(tmp_path, 1, cluster_id=CLUSTER, registry=service.url, heartbeat_interval=0.05)).start()
     with ddl_session(mariadb.target()) as session:
         session.execute("CREATE DATABASE d")
         made = Site(tmp_path, service, mariadb, capsys)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from tests.support.binlogs import payload
 from tests.support.pump_pulls import RAW, TIP, Pull, iter_until
@@ -47,7 +47,7 @@ def record(moment: str, start_ts: int, ts: int) -> bytes:
 class Timeline:
     """Writes orders one after another to one Pump, with timestamps that rise as PD's, and keeps what was promised before each commit_ts."""
 
-    def __init__(self, pump: EmbeddedPump, writer: PumpWriter) -> None:
+    def __init__(self, pump: PumpServer, writer: PumpWriter) -> None:
         self.pump, self.writer = pump, writer
         self.now = 10
         self.commits: list[int] = []
@@ -86,8 +86,8 @@ class Timeline:
 
 @pytest.fixture
 def timeline(tmp_path: Path) -> Iterator[Timeline]:
-    pump = EmbeddedPump(config_of(tmp_path, 1)).start()
-    writer = PumpWriter(pump.address, CLUSTER)
+    pump = PumpServer(config_of(tmp_path, 1)).start()
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     yield Timeline(pump, writer)
     writer.close()
     pump.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
@@ -30,7 +30,7 @@ ORDERS = Table("orders", (Column("id", "bigint", not_null=True), Column("total",
 def pd(tmp_path: Path) -> Iterator[str]:
     """The address of PD; its Pumps have an order that was inserted, changed and deleted, and one that is there."""
     with EtcdProcess(tmp_path / "etcd") as etcd, FakePd(etcd.address, CLUSTER, 1) as pd:
-        pumps = [EmbeddedPump(config_of(tmp_path, number, pd_urls=pd.urls, fake_binlog_interval=0.2)).start() for number in (1, 2)]
+        pumps = [PumpServer(config_of(tmp_path, number, pd_urls=pd.urls, fake_binlog_interval=0.2)).start() for number in (1, 2)]
         upstream = Upstream(PumpClient.fixed([p.address for p in pumps], CLUSTER, PumpClientSettings(outcome_pause=0.05)), oracle=pd.oracle)
         tidb = upstream.serve()
         host, _, port = tidb.address.rpartition(":")

@@ -478,7 +478,9 @@ def test_a_batch_goes_on_behind_a_refused_ddl_and_so_does_the_next_life(
     for number, ids in ((3, {1: 1, 2: 10, 3: 5}), (4, {1: 2, 2: 20, 3: 6, 4: 7})):
         # Nothing of the batches below runs on Spark.
         sink = MySQLSink(config, 1)
-        applier = BatchApplier(cast(SparkSession, None), config, sink, HistoryFeed(str(tmp_path / "history.json")), lambda _: None)
+        applier = BatchApplier(
+            cast(SparkSession, None), config, sink, HistoryFeed(str(tmp_path / "history.json"), None, None), lambda _: None
+        )
         at = h.table_at(10, number)
         try:
             applier.open(lambda _, commit_ts: 25 if commit_ts is None else commit_ts)

@@ -15,7 +15,7 @@ from pyspark_tidb_binlog.binlog_source.wire.recorded_case import load
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.jobs.rehearse import prepare_target
 from pyspark_tidb_binlog.jobs.stream.replication import Replication
-from pyspark_tidb_binlog.schemas.history import JobType
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from tests.support.arena import Arena, Cut
 from tests.support.golden_case import GOLDEN, load_case
 from tests.support.spark_queries import replicated

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.periodic_task import push_regularly, push_url
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.cluster.node_tasks import push_regularly, push_url
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from tests.support.eventually import eventually
 from tests.support.fakes.push_gateway import PushGateway
@@ -30,7 +30,7 @@ def test_where_metrics_are_put(gateway: str, instance: str, url: str) -> None:
 
 @pytest.mark.shows("metrics-addr", "metrics-interval", "pump metrics-addr", "pump metrics-interval", "push gateway")
 def test_a_pump_pushes_its_metrics(gateway: PushGateway, tmp_path: Path) -> None:
-    pump = EmbeddedPump(config_of(tmp_path, 1, metrics_addr=gateway.address, metrics_interval=1)).start()
+    pump = PumpServer(config_of(tmp_path, 1, metrics_addr=gateway.address, metrics_interval=1)).start()
     try:
         for _ in range(2):
             request = gateway.received.get(timeout=60)

@@ -12,7 +12,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.source.batch_planner import BatchPlanner
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -36,12 +36,12 @@ def drainer(service: ClusterService) -> Iterator[DrainerNode]:
     made.stop()
 
 
-def pump(name: str, service: ClusterService, directory: Path, **more: Any) -> EmbeddedPump:
+def pump(name: str, service: ClusterService, directory: Path, **more: Any) -> PumpServer:
     given = {"registry": service.url, "fake_binlog_interval": 0, "sync_log": False, "stop_write_at_available_space": ""}
-    return EmbeddedPump(PumpConfig(name, "127.0.0.1:0", data_dir=str(directory / name), **(given | more)))
+    return PumpServer(PumpConfig(name, "127.0.0.1:0", data_dir=str(directory / name), **(given | more)))
 
 
-def transaction(target: EmbeddedPump, commit_ts: int) -> None:
+def transaction(target: PumpServer, commit_ts: int) -> None:
     send(target, *(payload(tp, commit_ts - 1, at, prewrite_key=b"k", prewrite_value=b"") for tp, at in ((0, 0), (1, commit_ts))))
 
 

@@ -18,7 +18,7 @@ from pyspark_tidb_binlog.binlog_source.pairing.resolver import outcomes_of, tell
 from pyspark_tidb_binlog.binlog_source.pairing.state import Index, pack
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import RECORD, MissingOutcome, Orphan
 from pyspark_tidb_binlog.binlog_source.pairing.transitions import fresh as fresh_rows
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import OUTCOME_TIMEOUT
 from pyspark_tidb_binlog.binlog_source.source.framing import packed_rows, punctuation
@@ -70,21 +70,21 @@ def upstream(mvcc: Mvcc, tmp_path: Path) -> Iterator[ClusterService]:
 
 
 @pytest.fixture
-def pump(upstream: ClusterService, tmp_path: Path) -> Iterator[EmbeddedPump]:
+def pump(upstream: ClusterService, tmp_path: Path) -> Iterator[PumpServer]:
     config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path / "pump"), registry=upstream.url, fake_binlog_interval=0)
-    made = EmbeddedPump(config).start()
+    made = PumpServer(config).start()
     made.service.store.write([prewrite(START)])
     yield made
     made.stop()
 
 
-def waits(pump: EmbeddedPump) -> bool:
+def waits(pump: PumpServer) -> bool:
     return bool(pump.service.store.orphans(1 << 62))
 
 
 @pytest.mark.shows("pump spark.tidb-status")
 def test_the_pump_waits_says_so_and_takes_a_persons_word(
-    pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    pump: PumpServer, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"http://{pump.address}"
     with caplog.at_level(logging.ERROR):
@@ -101,7 +101,7 @@ def test_the_pump_waits_says_so_and_takes_a_persons_word(
 
 
 def test_a_pump_that_is_stopped_takes_it_too(
-    pump: EmbeddedPump, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pump: PumpServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From its own user: what another one writes, the Pump could not open."""
     pump.stop()
@@ -118,13 +118,13 @@ def test_a_pump_that_is_stopped_takes_it_too(
     assert not waits(pump)
 
 
-def test_a_real_pump_takes_it_as_a_binlog(pump: EmbeddedPump) -> None:
+def test_a_real_pump_takes_it_as_a_binlog(pump: PumpServer) -> None:
     assert main(["settle", f"http://{pump.address}", str(START), "commit", str(COMMITTED_AT), "--cluster-id", str(CLUSTER)]) == 0
     assert pump.service.store.catch_up().sorted_promise == COMMITTED_AT
 
 
 def test_the_drainer_decides_alike(
-    upstream: ClusterService, mvcc: Mvcc, pump: EmbeddedPump, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    upstream: ClusterService, mvcc: Mvcc, pump: PumpServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "_told_at", {})
     orphan = Orphan("p1", START, prewrite(START).payload, 3_600_000)
@@ -141,7 +141,7 @@ def test_the_drainer_decides_alike(
     assert outcomes_of([fresh], lambda start_ts: 1001, source).settled == (MissingOutcome("p1", START + 6000, 0),)
 
 
-def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pump: PumpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watermark runs twenty minutes ahead; the bucket's state carries since when it was looked at, on this machine."""
     monkeypatch.setattr(pump._orphans, "_act", lambda: None)
     start = tso(time.time_ns() // 1_000_000)
@@ -166,7 +166,7 @@ def test_the_drainer_counts_what_it_has_seen_itself(upstream: ClusterService, pu
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_commit_behind_a_rollback_wins(
-    pump: EmbeddedPump, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pump: PumpServer, rows: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody settled it too early; the Prewrite is in the log, and sorted delivery gives it, huge or not."""
     monkeypatch.setattr(pump._orphans, "_act", lambda: None)

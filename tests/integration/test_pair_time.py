@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_tidb_binlog.binlog_source.pairing import processor
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.jobs.entry.logs import spark_log_file
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.sinks.engine.spark_jvm import jvm_of
@@ -46,7 +46,7 @@ def left_open(spark: SparkSession) -> int:
     return len((closed | local) & inodes)
 
 
-def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]) -> None:
     log = spark_log_file()
     begun = log.stat().st_size if log.exists() else 0
     taken = Taken()
@@ -72,7 +72,7 @@ def test_a_silent_pump_holds_the_watermark_and_a_fake_moves_it(spark: SparkSessi
         assert b"doesn't contain a value" not in lines.read()
 
 
-def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]) -> None:
     """A Prewrite holds R at 2 s while both Pumps go on to 9 s. Its Commit of 2 s comes then, and must be seen."""
     taken = Taken()
     for pump in pumps:
@@ -93,7 +93,7 @@ def test_no_row_is_late_however_far_the_watermark_is(spark: SparkSession, tmp_pa
     assert sorted(taken.payloads) == [tso(2001)]
 
 
-def test_a_batch_leaves_no_socket_behind(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_a_batch_leaves_no_socket_behind(spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]) -> None:
     """Spark 4.2.0 leaves one for each task of a stateful operator (SPARK-58932): after days of batches the process may open no more files."""
     taken, before = Taken(), 0
     query = run(spark, source_of_pumps(pumps, delivery="raw"), taken, tmp_path)

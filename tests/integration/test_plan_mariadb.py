@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.events import BinlogType, Op
 from pyspark_tidb_binlog.schemas.explode import explode
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType

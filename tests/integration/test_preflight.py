@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.rpc.frames import UNKNOWN, Refusal
 from pyspark_tidb_binlog.jobs.check import preflight
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
@@ -52,8 +52,8 @@ def server() -> Iterator[PrivateMariaDB]:
 
 
 @pytest.fixture(scope="module")
-def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPump]:
-    pump = EmbeddedPump(config_of(tmp_path_factory.mktemp("pump"), 1, cluster_id=1)).start()
+def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
+    pump = PumpServer(config_of(tmp_path_factory.mktemp("pump"), 1, cluster_id=1)).start()
     yield pump
     pump.stop()
 
@@ -90,7 +90,7 @@ class Checked:
 class Checks:
     """Runs checks of one target over one DDL history."""
 
-    def __init__(self, server: PrivateMariaDB, pump: EmbeddedPump, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, server: PrivateMariaDB, pump: PumpServer, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._server = server
         self._pump = pump
         self._history = place / "history.json"
@@ -116,7 +116,7 @@ class Checks:
 
 
 @pytest.fixture
-def check(server: PrivateMariaDB, pump: EmbeddedPump, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checks:
+def check(server: PrivateMariaDB, pump: PumpServer, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checks:
     return Checks(server, pump, tmp_path, capsys)
 
 
@@ -360,7 +360,7 @@ def test_a_tidb_that_writes_no_binlogs(check: Checks, request: pytest.FixtureReq
 
 
 @pytest.mark.shows("drainer --check")
-def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -> None:
+def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: PumpServer) -> None:
     def of_another_cluster(asked: Asked) -> Iterator[bytes]:
         raise Refusal(UNKNOWN, "cluster ID are mismatch, 1 vs 9")
 
@@ -395,7 +395,7 @@ def test_pumps_that_do_not_serve_the_stream(check: Checks, pump: EmbeddedPump) -
 def test_a_pump_whose_certificate_is_refused(check: Checks, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     tls = Authority(tmp_path / "ca").settings("node", "node")
     settings = {"security__ssl_ca": tls.ca, "security__ssl_cert": tls.cert, "security__ssl_key": tls.key}
-    pump = EmbeddedPump(config_of(tmp_path, 2, cluster_id=1, security=table_of(tls))).start()
+    pump = PumpServer(config_of(tmp_path, 2, cluster_id=1, security=table_of(tls))).start()
     request.addfinalizer(pump.stop)
     assert check(spark__pumps=pump.address, **settings).hindering == []
     found = check(spark__pumps=pump.address, security__cert_allowed_cn="drainer", **settings)

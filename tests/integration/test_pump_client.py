@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
@@ -45,7 +45,7 @@ record = functools.partial(payload, prewrite_key=b"k")
 @pytest.fixture
 def pumps(tmp_path):
     """Three Pumps, each with a port that it keeps over restarts."""
-    made = [EmbeddedPump(config(tmp_path, f"p{n}")).start() for n in (1, 2, 3)]
+    made = [PumpServer(config(tmp_path, f"p{n}")).start() for n in (1, 2, 3)]
     for pump in made:
         pump.config = dataclasses.replace(pump.config, addr=pump.address)
     yield made
@@ -64,7 +64,7 @@ def stored(address):
     A Pump answers a write before readers see it. So a fake binlog is written, and the log is read up to that fake.
     """
     end = next(ENDS)
-    writer = PumpWriter(address, CLUSTER, 30.0)
+    writer = PumpWriter(address, CLUSTER, 30.0, tls=None)
     writer.write(fake(end).payload)
     writer.close()
     with Pull(address, RAW, cluster=CLUSTER) as pull:
@@ -197,7 +197,7 @@ def test_pumps_come_and_go_by_the_registry(tmp_path):
     registry = RegistryClient(service.url)
     with pytest.raises(PumpUnavailable, match=f"no pump found in the registry {service.url}"):
         PumpClient.from_registry(registry)
-    one, two = (EmbeddedPump(config(tmp_path, f"p{n}", registry=service.url)) for n in (1, 2))
+    one, two = (PumpServer(config(tmp_path, f"p{n}", registry=service.url)) for n in (1, 2))
     one.start()
     with PumpClient.from_registry(registry, QUICK) as client:
         assert (client.cluster_id, client.available()) == (CLUSTER, ("p1",))
@@ -223,7 +223,7 @@ def test_pumps_come_and_go_by_the_registry(tmp_path):
 
 def test_our_pump_by_its_socket_and_with_its_size_limit(tmp_path):
     socket = f"unix://{tmp_path}/pump.sock"
-    pump = EmbeddedPump(config(tmp_path, "p1", socket=socket, max_message_size=10_000)).start()
+    pump = PumpServer(config(tmp_path, "p1", socket=socket, max_message_size=10_000)).start()
     with PumpClient.fixed([], CLUSTER, dataclasses.replace(QUICK, socket=socket)) as client:
         client.write(record(PREWRITE, 10))
         client.write(record(COMMIT, 10, 15))
@@ -259,7 +259,7 @@ def plain(request, tmp_path):
 
 def test_a_pump_that_lacks_the_batch_gets_them_one_by_one(plain):
     payloads = [b"%d" % number for number in range(5)]
-    writer = PumpWriter(plain.address, CLUSTER)
+    writer = PumpWriter(plain.address, CLUSTER, tls=None)
     writer.start_many(payloads).result()
     writer.start_many(payloads[:2]).result()
     assert plain.taken == payloads + payloads[:2]
@@ -272,7 +272,7 @@ def test_a_pump_that_lacks_the_batch_gets_them_one_by_one(plain):
 @pytest.mark.shows("wire gotcha 4")
 def test_an_errmsg_is_a_failure_though_the_status_is_ok(plain):
     plain.errmsg = "the disk is full"
-    writer = PumpWriter(plain.address, CLUSTER)
+    writer = PumpWriter(plain.address, CLUSTER, tls=None)
     with pytest.raises(WriteFailed, match="refused a binlog: the disk is full") as failure:
         writer.write(b"x")
     assert (failure.value.code, failure.value.text) == ("OK", "the disk is full")

@@ -13,7 +13,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.discovery import ConfiguredDiscov
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump import server
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.lab.registry.cluster_service import ClusterService
@@ -45,12 +45,12 @@ def config(path: Path, name: str, service: ClusterService, **more) -> PumpConfig
 
 @pytest.fixture
 def pump(tmp_path, service):
-    made = EmbeddedPump(config(tmp_path, "pump1", service)).start()
+    made = PumpServer(config(tmp_path, "pump1", service)).start()
     yield made
     made.stop()
 
 
-def ask(pump: EmbeddedPump, method: str, path: str):
+def ask(pump: PumpServer, method: str, path: str):
     """Status, content type and body."""
     connection = http.client.HTTPConnection(pump.address, timeout=10)
     try:
@@ -66,7 +66,7 @@ def test_a_fixed_list_of_pumps_tells_the_time_whatever_this_machines_clock_says(
     """A Pump with a registry tells the registry's, one without is above all that it holds."""
     alone = config(tmp_path, "pump1", service, registry="", cluster_id=CLUSTER)
     with_registry = config(tmp_path, "pump2", service)
-    pumps = [EmbeddedPump(alone).start(), EmbeddedPump(with_registry).start()]
+    pumps = [PumpServer(alone).start(), PumpServer(with_registry).start()]
     try:
         held_ts = tso(time.time_ns() // 1_000_000 + 3_600_000)
         write(pumps[0], payload(2, held_ts, held_ts))
@@ -92,7 +92,7 @@ def test_a_pump_that_cannot_ask_pd_says_so(pump, service):
 
 
 def write(pump, *payloads):
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     try:
         for one in payloads:
             writer.write(one)
@@ -128,7 +128,7 @@ def test_status_is_a_real_pumps(pump, service):
 @pytest.mark.shows("pump GET /status")
 def test_status_without_a_registry_says_why(tmp_path):
     service = ClusterService(Oracle(), CLUSTER).start()
-    pump = EmbeddedPump(config(tmp_path, "alone", service)).start()
+    pump = PumpServer(config(tmp_path, "alone", service)).start()
     service.stop()
     said = json.loads(ask(pump, "GET", "/status")[2])
     assert said["status"] is None and said["CommitTS"] == 0 and "does not answer" in said["ErrMsg"]
@@ -158,7 +158,7 @@ def test_a_look_at_a_record_shows_rows_and_keys_only_where_that_is_set(tmp_path,
     value = binlog_pb2.PrewriteValue(schema_version=48, mutations=[row]).SerializeToString()
     shown = {}
     for shows in (False, True):
-        pump = EmbeddedPump(config(tmp_path, f"looked-at-{shows}", service, log_row_data=shows)).start()
+        pump = PumpServer(config(tmp_path, f"looked-at-{shows}", service, log_row_data=shows)).start()
         write(pump, payload(0, 10, prewrite_key=b"t-card 4111", prewrite_value=value), payload(1, 10, 15, prewrite_key=b"t-card 4111"))
         write(pump, payload(0, 20, prewrite_key=b"k", prewrite_value=b"card 4111 is no protobuf"))
         pump.service.store.catch_up()
@@ -207,7 +207,7 @@ def test_a_look_at_a_large_binlog_counts_its_changes(pump):
 @pytest.mark.shows("pump POST /debug/gc/trigger")
 def test_gc_on_demand(tmp_path, service):
     with fine_store(max_file_size=100):
-        pump = EmbeddedPump(config(tmp_path, "old", service, gc="1h")).start()
+        pump = PumpServer(config(tmp_path, "old", service, gc="1h")).start()
     now_ms = time.time_ns() // 1_000_000
     old, new = tso(now_ms - 3 * 3_600_000), tso(now_ms)
     write(
@@ -229,7 +229,7 @@ def test_gc_on_demand(tmp_path, service):
 
 def test_gc_counts_from_the_time_of_the_upstream(tmp_path, service, monkeypatch):
     """The clock of this machine is three hours ahead: nothing is older than an hour."""
-    pump = EmbeddedPump(config(tmp_path, "ahead", service, gc="1h")).start()
+    pump = PumpServer(config(tmp_path, "ahead", service, gc="1h")).start()
     now = tso(time.time_ns() // 1_000_000)
     upstream = now - tso(3 * 3_600_000)
     write(pump, payload(2, upstream, upstream), payload(2, now, now))
@@ -315,7 +315,7 @@ def test_close_ends_with_a_drainer_that_is_always_a_little_behind(tmp_path, serv
     """``goes_on`` False: it stands just below the last fake binlog until another one comes, as a real Drainer may."""
     monkeypatch.setattr(server, "_FAKE_AGAIN", 60.0 if goes_on else 0.2)
     monkeypatch.setattr(server, "_SAFE_POLL", 0.05)
-    closing = EmbeddedPump(config(tmp_path, "pump1", service)).start()
+    closing = PumpServer(config(tmp_path, "pump1", service)).start()
     client, store = RegistryClient(service.url), closing.service.store
     write(closing, payload(0, 10), payload(1, 10, 15))
     client.put_status(DRAINERS, NodeStatus("d", "127.0.0.1:1", NodeState.ONLINE, 15))
@@ -340,7 +340,7 @@ def test_a_heartbeat_tells_what_is_sorted(pump, service):
 
 @pytest.mark.shows("pump storage.stop-write-at-available-space")
 def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):
-    pump = EmbeddedPump(config(tmp_path, "full", service, stop_write_at_available_space="900000 TiB")).start()
+    pump = PumpServer(config(tmp_path, "full", service, stop_write_at_available_space="900000 TiB")).start()
     with pytest.raises(PumpUnavailable, match=r"no available space, available: \d+, StopWriteAtAvailableSpace: \d+"):
         write(pump, payload(0, 10))
     write(pump, b"")
@@ -349,7 +349,7 @@ def test_a_full_disk_refuses_with_a_real_pumps_words(tmp_path, service):
 
 @pytest.mark.shows("pump spark.max-message-size")
 def test_a_message_above_the_limit_is_resource_exhausted(tmp_path, service):
-    pump = EmbeddedPump(config(tmp_path, "small", service, max_message_size=1000)).start()
+    pump = PumpServer(config(tmp_path, "small", service, max_message_size=1000)).start()
     with pytest.raises(PumpUnavailable, match="RESOURCE_EXHAUSTED.*received message larger than max"):
         write(pump, payload(0, 10, prewrite_value=b"x" * 2000))
     write(pump, payload(0, 10, prewrite_value=b"x" * 500))
@@ -358,19 +358,19 @@ def test_a_message_above_the_limit_is_resource_exhausted(tmp_path, service):
 
 @pytest.mark.shows("pump node-id")
 def test_the_node_id_is_kept_in_the_data_directory(tmp_path, service):
-    first = EmbeddedPump(config(tmp_path, "a", service, node_id="")).start()
+    first = PumpServer(config(tmp_path, "a", service, node_id="")).start()
     made = first.node_id
     first.stop()
     assert (tmp_path / "a" / ".node").read_text() == made and made.endswith(first.address.rpartition(":")[2])
-    again = EmbeddedPump(config(tmp_path, "a", service, node_id="other")).start()
+    again = PumpServer(config(tmp_path, "a", service, node_id="other")).start()
     assert again.node_id == made
     again.stop()
 
 
 @pytest.mark.shows("pump socket")
 def test_a_unix_socket_beside_the_port(tmp_path, service):
-    pump = EmbeddedPump(config(tmp_path, "u", service, socket=f"unix://{tmp_path}/pump.sock")).start()
-    writer = PumpWriter(f"unix:{tmp_path}/pump.sock", CLUSTER)
+    pump = PumpServer(config(tmp_path, "u", service, socket=f"unix://{tmp_path}/pump.sock")).start()
+    writer = PumpWriter(f"unix:{tmp_path}/pump.sock", CLUSTER, tls=None)
     writer.write(payload(0, 10))
     writer.close()
     assert pump.service.store.catch_up().low.offset == 0

@@ -81,7 +81,7 @@ class Load(Answered):
             thread.start()
 
     def _run(self):
-        writer = PumpWriter(self._address, CLUSTER)
+        writer = PumpWriter(self._address, CLUSTER, tls=None)
         try:
             while True:
                 start_ts = self.clock()
@@ -132,7 +132,7 @@ def test_a_prewrite_that_began_first_was_stored_last_and_never_answered(pump, mo
     start(pump, monkeypatch, "vlog-synced", 2)
     load = Answered()
     early, late = load.clock(), load.clock()
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     writer.write(payload(0, late, prewrite_key=b"k", prewrite_value=b"v" * 100))
     load.prewritten.add(late)
     with pytest.raises(PumpUnavailable):
@@ -161,7 +161,7 @@ def test_death_while_collecting(pump, monkeypatch, point, passes):
 def write_old_transactions(address):
     """Several files of transactions that a gc of one hour removes."""
     clock = Clock(3 * HOUR_MS)
-    writer = PumpWriter(address, CLUSTER)
+    writer = PumpWriter(address, CLUSTER, tls=None)
     for _ in range(OLD_TXNS // 50):
         txns = [(clock(), clock()) for _ in range(50)]
         writer.start_many(
@@ -191,7 +191,7 @@ def collected_in_the_end(pump):
 def assert_all_there(pump, load):
     """Every acknowledged record once in raw delivery, every complete transaction once and in order in sorted delivery."""
     clock = Clock()
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     before = list(until_mark(pump, writer, clock(), RAW))
     seen = Counter((entity.payload[1], entity.meta.startTs) for entity in before if entity.meta.startTs >= load.begun)
     assert all(seen[BinlogType.PREWRITE, start_ts] == 1 for start_ts in load.prewritten)

@@ -18,7 +18,7 @@ import pytest
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump import handlers
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage import store
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter
 from pyspark_tidb_binlog.binlog_source.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, literal
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.grpc
 
 @pytest.fixture
 def pump(tmp_path):
-    pump = EmbeddedPump(config(tmp_path)).start()
+    pump = PumpServer(config(tmp_path)).start()
     yield pump
     pump.stop()
 
@@ -56,7 +56,7 @@ def test_metadata_is_echoed(pump):
 
 @pytest.mark.parametrize("delivery", [(), BATCH])
 def test_waiting_pulls_hear_of_news_at_once(pump, delivery):
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     with Pull(pump.address, delivery) as complete, Pull(pump.address, RAW + delivery) as bare, Pull(pump.address, TIP + delivery) as tip:
         assert bare.take(1)[0].meta.commitTs == 0
         assert tip.take(1)[0].pos.offset == 0
@@ -77,7 +77,7 @@ def test_lonely_calls_are_written_on_the_loop_and_others_in_groups(pump, monkeyp
     monkeypatch.setattr(store, "_QUICK", 60.0)
     written, write_now = [], pump.service.store.write_now
     monkeypatch.setattr(pump.service.store, "write_now", lambda *what: written.append(write_now(*what)) or written[-1])
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     for ts in range(1, 41):
         writer.write(payload(2, ts, ts))
     assert sum(written) >= 20, "the first ones go to the writer's thread"
@@ -91,13 +91,13 @@ def test_lonely_calls_are_written_on_the_loop_and_others_in_groups(pump, monkeyp
 
 @pytest.mark.shows("WriteBinlog", "wire gotcha 4")
 def test_errors_are_a_real_pumps(pump):
-    writer = PumpWriter(pump.address, 8)
+    writer = PumpWriter(pump.address, 8, tls=None)
     with pytest.raises(PumpUnavailable, match=f"UNKNOWN cluster ID are mismatch, 8 vs {CLUSTER}"):
         writer.write(payload(0, 5))
     with pytest.raises(PumpUnavailable, match="UNKNOWN cluster ID are mismatch"):
         writer.start_many([payload(0, 5)]).result()
     writer.close()
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     with pytest.raises(PumpUnavailable, match="UNKNOWN unexpected EOF"):
         writer.write(b"\x0a\x99")
     writer.write(b"")
@@ -109,7 +109,7 @@ def test_errors_are_a_real_pumps(pump):
 
 
 def test_stop_ends_pulls_cleanly(tmp_path):
-    pump = EmbeddedPump(config(tmp_path)).start()
+    pump = PumpServer(config(tmp_path)).start()
     with Pull(pump.address, RAW) as pull:
         pull.take(1)
         pump.stop()
@@ -123,7 +123,7 @@ def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
     registry = RegistryClient(service.url)
     before = registry.tso()
     started = config(tmp_path, cluster_id=0, registry=service.url, fake_binlog_interval=0.02, heartbeat_interval=0.02)
-    pump = EmbeddedPump(started).start()
+    pump = PumpServer(started).start()
     with Pull(pump.address) as pull:
         fakes = pull.take(3)
     assert all(e.payload[1] == 2 and e.meta.startTs == e.meta.commitTs > before for e in fakes)
@@ -139,7 +139,7 @@ def test_an_idle_pump_writes_fakes_and_registers(tmp_path):
 @pytest.mark.shows("pump addr")
 def test_a_taken_port_is_told(pump, tmp_path):
     with pytest.raises(ConfigError, match="cannot listen"):
-        EmbeddedPump(config(tmp_path / "other", addr=pump.address)).start()
+        PumpServer(config(tmp_path / "other", addr=pump.address)).start()
 
 
 @pytest.mark.shows("pump storage.sync-log")
@@ -171,7 +171,7 @@ def test_kill_nine_under_writers_loses_nothing_acknowledged(tmp_path, writers):
 
 
 def write_until_gone(address, first, acknowledged, killed):
-    writer = PumpWriter(address, CLUSTER)
+    writer = PumpWriter(address, CLUSTER, tls=None)
     start_ts = first
     while not killed.is_set():
         start_ts += 1
@@ -201,7 +201,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 )
 def test_a_recorded_case_comes_out_as_it_was(tmp_path, name, seed):
     case = load(GOLDEN / name)
-    pumps = [EmbeddedPump(config(tmp_path / f"p{n}", node_id=f"p{n}", cluster_id=case.cluster_id, sync_log=False)).start() for n in (1, 2)]
+    pumps = [PumpServer(config(tmp_path / f"p{n}", node_id=f"p{n}", cluster_id=case.cluster_id, sync_log=False)).start() for n in (1, 2)]
     logs = rehearsal.schedule(case, move_back_seed=seed)
     *_, last = rehearsal.feed(case, [p.address for p in pumps], logs=logs)
     assert last.written == last.total and last.ts > case.end_ts
@@ -236,7 +236,7 @@ def test_a_huge_binlog_comes_in_pieces_to_who_asks_for_them(pump):
     rows = [bytes([n]) * 900 for n in range(100)]
     value = binlog_pb2.PrewriteValue(schema_version=3)
     value.mutations.add(table_id=9, inserted_rows=rows, sequence=[0] * len(rows))
-    writer = PumpWriter(pump.address, CLUSTER)
+    writer = PumpWriter(pump.address, CLUSTER, tls=None)
     for binlog in (payload(0, 10, prewrite_key=b"k", prewrite_value=value.SerializeToString()), payload(1, 10, 20), payload(2, 30, 30)):
         writer.write(binlog)
     writer.close()
@@ -265,7 +265,7 @@ def frames_of_pulls(count, delivery):
 
 
 def huge_binlog(pump, ts, size):
-    with contextlib.closing(PumpWriter(pump.address, CLUSTER)) as writer:
+    with contextlib.closing(PumpWriter(pump.address, CLUSTER, tls=None)) as writer:
         writer.write(payload(0, ts, prewrite_key=b"k", prewrite_value=b"v" * size))
         writer.write(payload(1, ts, ts + 1, prewrite_key=b"k"))
 
@@ -293,7 +293,7 @@ def test_many_pulls_that_nobody_reads_hold_few_huge_binlogs(tmp_path, delivery):
 
 def test_pulls_that_hold_huge_binlogs_and_read_nothing_stop_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(handlers, "STALL", 0.5)
-    pump = EmbeddedPump(config(tmp_path)).start()
+    pump = PumpServer(config(tmp_path)).start()
     try:
         huge_binlog(pump, 10, 40 << 20)
         with socket.create_connection(pump.address.split(":")) as silent:
@@ -311,7 +311,7 @@ def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
     """What a crash or a full disk leaves between a file's creation and its content."""
     node = tmp_path / ".node"
     node.write_text(left)
-    pump = EmbeddedPump(config(tmp_path, node_id=configured)).start()
+    pump = PumpServer(config(tmp_path, node_id=configured)).start()
     try:
         made = f"{socket.gethostname()}:{pump.address.partition(':')[2]}"
         assert pump.node_id == (configured or made)
@@ -324,7 +324,7 @@ def test_an_empty_node_file_is_as_none(tmp_path, caplog, left, configured):
 @pytest.mark.shows("pump node-id")
 def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
     (tmp_path / ".node").write_text("pump-7\n")
-    pump = EmbeddedPump(config(tmp_path, node_id="pump-9")).start()
+    pump = PumpServer(config(tmp_path, node_id="pump-9")).start()
     try:
         assert pump.node_id == "pump-7" and "node-id pump-9 is ignored, because" in caplog.text
     finally:
@@ -333,16 +333,16 @@ def test_the_node_file_wins_over_the_setting(tmp_path, caplog):
 
 def test_a_data_dir_is_of_one_cluster(tmp_path):
     """Another one's readers would take its binlogs for theirs."""
-    EmbeddedPump(config(tmp_path)).start().stop()
+    PumpServer(config(tmp_path)).start().stop()
     file = tmp_path / ".cluster"
     assert file.read_text() == str(CLUSTER) and file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(
         ConfigError, match=rf"data directory {tmp_path} has the binlogs of cluster {CLUSTER} .*name cluster {CLUSTER}, .*of its own"
     ):
-        EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start()
-    EmbeddedPump(config(tmp_path)).start().stop()
+        PumpServer(config(tmp_path, cluster_id=CLUSTER + 1)).start()
+    PumpServer(config(tmp_path)).start().stop()
     file.unlink()
-    EmbeddedPump(config(tmp_path, cluster_id=CLUSTER + 1)).start().stop()
+    PumpServer(config(tmp_path, cluster_id=CLUSTER + 1)).start().stop()
     assert file.read_text() == str(CLUSTER + 1), "one that does not say is a real Pump's"
 
 
@@ -351,7 +351,7 @@ def test_a_second_pump_of_the_same_node_id_is_refused(tmp_path):
     service = ClusterService(Oracle(), CLUSTER).start()
 
     def one(directory, **more):
-        return EmbeddedPump(config(tmp_path / directory, registry=service.url, **more))
+        return PumpServer(config(tmp_path / directory, registry=service.url, **more))
 
     first, other = one("a").start(), one("b", node_id="other").start()
     try:
@@ -375,5 +375,5 @@ def test_a_full_disk_keeps_no_pump_from_starting_that_has_no_cluster_file_yet(tm
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.pump.data_dir.replace_file", full)
-    EmbeddedPump(config(tmp_path)).start().stop()
+    PumpServer(config(tmp_path)).start().stop()
     assert f"{tmp_path / '.cluster'} cannot be written" in caplog.text

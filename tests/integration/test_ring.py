@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs import ctl
@@ -153,7 +153,7 @@ class DrainedHalf:
         self._oracle = Oracle()
         self._service = ClusterService(self._oracle, CLUSTER, history=lambda: self._upstream.jobs()).start()
         self._closing.callback(self._service.stop)
-        pump = EmbeddedPump(config_of(directory, 1, registry=self._service.url, fake_binlog_interval=1)).start()
+        pump = PumpServer(config_of(directory, 1, registry=self._service.url, fake_binlog_interval=1)).start()
         self._closing.callback(pump.stop)
         begin = self._oracle.next()
         self._upstream = Upstream(PumpClient.fixed([pump.address], CLUSTER), oracle=self._oracle)

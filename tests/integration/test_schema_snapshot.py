@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
@@ -41,7 +41,7 @@ OLD = ("snap_a.kept", "snap_a.altered", "snap_a.dropped", "snap_a.moved", "snap_
 class World:
     """The upstream and its status port."""
 
-    def __init__(self, pumps: list[EmbeddedPump]) -> None:
+    def __init__(self, pumps: list[PumpServer]) -> None:
         self._pumps = pumps
         self.pumps = ",".join(pump.address for pump in pumps)
         self.upstream = Upstream(PumpClient.fixed([pump.address for pump in pumps], CLUSTER))
@@ -120,7 +120,7 @@ class World:
 
 
 @pytest.fixture
-def world(pumps: list[EmbeddedPump]) -> Iterator[World]:
+def world(pumps: list[PumpServer]) -> Iterator[World]:
     made = World(pumps)
     yield made
     made.service.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeStatus
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -32,8 +32,8 @@ def config(tmp_path: Path) -> PumpConfig:
 
 
 @pytest.fixture
-def pump(config: PumpConfig) -> Iterator[EmbeddedPump]:
-    made = EmbeddedPump(config).start()
+def pump(config: PumpConfig) -> Iterator[PumpServer]:
+    made = PumpServer(config).start()
     made.service.store.write([prewrite(11), commit(11, 14), fake(20)])
     made.service.store.catch_up()
     yield made
@@ -57,24 +57,24 @@ def run(reader: BinlogStreamReader) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_it_ends_where_the_pumps_are(pump: EmbeddedPump, delivery: Delivery) -> None:
+def test_it_ends_where_the_pumps_are(pump: PumpServer, delivery: Delivery) -> None:
     reader = reader_of(pump.address, delivery)
     assert from_json(run(reader)).resolved_ts == 20
     reader.stop()
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_pump_that_is_away_is_an_error(pump: EmbeddedPump, delivery: Delivery) -> None:
+def test_a_pump_that_is_away_is_an_error(pump: PumpServer, delivery: Delivery) -> None:
     reader = reader_of(f"{pump.address},{NOBODY}", delivery)
     with pytest.raises(PumpUnavailable, match=f"AvailableNow .* Pump {NOBODY}: UNAVAILABLE"):
         run(reader)
     reader.stop()
 
 
-def test_one_that_comes_in_time_is_waited_for(pump: EmbeddedPump, config: PumpConfig) -> None:
+def test_one_that_comes_in_time_is_waited_for(pump: PumpServer, config: PumpConfig) -> None:
     pump.stop()
     reader = reader_of(pump.address, Delivery.RAW, patience=20.0)
-    again = EmbeddedPump(dataclasses.replace(config, addr=pump.address))
+    again = PumpServer(dataclasses.replace(config, addr=pump.address))
     starter = threading.Timer(1.0, again.start)
     starter.start()
     assert from_json(run(reader)).resolved_ts == 20
@@ -83,7 +83,7 @@ def test_one_that_comes_in_time_is_waited_for(pump: EmbeddedPump, config: PumpCo
     again.stop()
 
 
-def test_so_is_a_registry_that_is_away(pump: EmbeddedPump) -> None:
+def test_so_is_a_registry_that_is_away(pump: PumpServer) -> None:
     service = ClusterService(Oracle(), 7).start()
     service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
     reader = reader_of(service.url, Delivery.RAW)
@@ -94,7 +94,7 @@ def test_so_is_a_registry_that_is_away(pump: EmbeddedPump) -> None:
     reader.stop()
 
 
-def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: EmbeddedPump) -> None:
+def test_a_pump_that_joins_and_does_not_answer_is_no_end(pump: PumpServer) -> None:
     service = ClusterService(Oracle(), 7).start()
     service.nodes.put(PUMPS, NodeStatus("p1", pump.address))
     reader = reader_of(service.url, Delivery.RAW)

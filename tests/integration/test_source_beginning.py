@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import pair_bucket
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import Pointer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
@@ -29,14 +29,14 @@ OLD = time.time_ns() // 1_000_000 - 9 * DAY
 LAST = tso(OLD + 9 * DAY)
 
 
-def a_pump(name: str, directory: Path, first: int) -> tuple[EmbeddedPump, list[int]]:
+def a_pump(name: str, directory: Path, first: int) -> tuple[PumpServer, list[int]]:
     """A Pump with overlapping transactions, the first 40 collected; the commit_ts of those that are complete."""
     config = PumpConfig(
         name, "127.0.0.1:0", data_dir=str(directory / name), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="",
         sync_log=False,
     )  # fmt: skip
     with fine_store(max_file_size=20_000):
-        pump = EmbeddedPump(config).start()
+        pump = PumpServer(config).start()
     ms = [OLD + first + n * 1000 + (8 * DAY if n >= 40 else 0) for n in range(80)]
     pairs = [(tso(at), tso(at + 1500)) for at in ms]
     store = pump.service.store
@@ -51,7 +51,7 @@ def a_pump(name: str, directory: Path, first: int) -> tuple[EmbeddedPump, list[i
 
 
 @pytest.fixture
-def pumps(tmp_path: Path) -> Iterator[list[tuple[EmbeddedPump, list[int]]]]:
+def pumps(tmp_path: Path) -> Iterator[list[tuple[PumpServer, list[int]]]]:
     made = [a_pump("p1", tmp_path, 0), a_pump("p2", tmp_path, 200)]
     yield made
     for pump, _ in made:
@@ -86,7 +86,7 @@ def run(source: SourceConfig) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("at_once", [1 << 30, 5000])
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_all_that_is_complete(pumps: list[tuple[EmbeddedPump, list[int]]], delivery: Delivery, at_once: int, strict: bool) -> None:
+def test_all_that_is_complete(pumps: list[tuple[PumpServer, list[int]]], delivery: Delivery, at_once: int, strict: bool) -> None:
     addresses = ",".join(pump.address for pump, _ in pumps)
     source = SourceConfig(addresses, 7, str(delivery), 0, 0, at_once, fail_on_data_loss=strict)
     rows = run(source)
@@ -98,7 +98,7 @@ def test_all_that_is_complete(pumps: list[tuple[EmbeddedPump, list[int]]], deliv
 
 def test_where_nothing_was_collected_it_begins_at_0(tmp_path: Path) -> None:
     config = PumpConfig("p3", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
-    pump = EmbeddedPump(config).start()
+    pump = PumpServer(config).start()
     pump.service.store.write([prewrite(1), commit(1, 5), fake(LAST)])
     rows = run(SourceConfig(pump.address, 7, "raw", 0))
     assert (None, 1, 5) in rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.rpc import calls
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -22,8 +22,8 @@ LAST = tso(NOW + 1000)
 
 
 @pytest.fixture
-def pump(tmp_path: Path) -> Iterator[EmbeddedPump]:
-    made = EmbeddedPump(config_of(tmp_path, 1)).start()
+def pump(tmp_path: Path) -> Iterator[PumpServer]:
+    made = PumpServer(config_of(tmp_path, 1)).start()
     for number in range(20):
         made.service.store.write([prewrite(tso(NOW + number), b"v" * 100_000), commit(tso(NOW + number), tso(NOW + number) + 1)])
     made.service.store.write([fake(LAST)])
@@ -31,7 +31,7 @@ def pump(tmp_path: Path) -> Iterator[EmbeddedPump]:
     made.stop()
 
 
-def read(pump: EmbeddedPump, compressor: str) -> list[tuple[int, bytes]]:
+def read(pump: PumpServer, compressor: str) -> list[tuple[int, bytes]]:
     source = SourceConfig(pump.address, CLUSTER, str(Delivery.SORTED), 1, LAST - 1, compressor=compressor)
     reader = BinlogReader(options_of(source, StreamOptions(read_patience=30.0)))
     rows = (row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist())
@@ -39,7 +39,7 @@ def read(pump: EmbeddedPump, compressor: str) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.shows("compressor")
-def test_binlogs_are_compressed_on_the_way(pump: EmbeddedPump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binlogs_are_compressed_on_the_way(pump: PumpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int]] = []
 
     def packed(message: bytes) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source import tails as tails_module
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
@@ -42,10 +42,10 @@ def rows(partition: BinlogPartition, config: SourceConfig) -> list[tuple[int, in
 
 
 @pytest.fixture
-def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedPump]:
+def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PumpServer]:
     """A Pump whose log lost the Prewrite of 11 (committed at 14); with ``rebuilt`` its index is made after that."""
     config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, gc="7", fake_binlog_interval=0)
-    with_index = EmbeddedPump(config).start()
+    with_index = PumpServer(config).start()
     store = with_index.service.store
     store.write([prewrite(5), commit(5, 9), fake(10)])
     hit = store.catch_up().at.offset
@@ -58,19 +58,19 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Embedded
         return
     with_index.stop()
     shutil.rmtree(tmp_path / "index")
-    rebuilt = EmbeddedPump(config).start()
+    rebuilt = PumpServer(config).start()
     yield rebuilt
     rebuilt.stop()
 
 
-def partition_of(pump: EmbeddedPump, delivery: Delivery) -> BinlogPartition:
+def partition_of(pump: PumpServer, delivery: Delivery) -> BinlogPartition:
     end = pump.service.store.state.at
     return BinlogPartition(Endpoint("p1", pump.address, 7), delivery, 4, 27, Position(0, 0), Position(*end), (0,))
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
-def test_a_damaged_record_is_one_clear_error(damaged: EmbeddedPump, delivery: Delivery) -> None:
+def test_a_damaged_record_is_one_clear_error(damaged: PumpServer, delivery: Delivery) -> None:
     with pytest.raises(DamagedLog, match=r"Pump p1: value log 000000.vlog is damaged from offset \d+ to \d+: .* failOnDataLoss=false"):
         rows(partition_of(damaged, delivery), STRICT)
 
@@ -78,7 +78,7 @@ def test_a_damaged_record_is_one_clear_error(damaged: EmbeddedPump, delivery: De
 @pytest.mark.shows("spark.fail-on-data-loss")
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("damaged", ["live", "rebuilt"], indirect=True)
-def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged: EmbeddedPump, delivery: Delivery) -> None:
+def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged: PumpServer, delivery: Delivery) -> None:
     found = rows(partition_of(damaged, delivery), LOSSY)
     lost = [row for row in found if row[0] == ControlType.LOST]
     assert lost and all(after < 14 <= upto for _, after, upto in lost)
@@ -88,7 +88,7 @@ def test_with_fail_on_data_loss_off_it_is_a_finding_and_all_else_arrives(damaged
 
 
 @pytest.mark.parametrize("damaged", ["rebuilt"], indirect=True)
-def test_the_drivers_tail_stops_or_goes_on(damaged: EmbeddedPump) -> None:
+def test_the_drivers_tail_stops_or_goes_on(damaged: PumpServer) -> None:
     offset = BinlogOffset(Delivery.RAW, 10, 10, {})
     strict = Tails(fail_on_data_loss=True)
     strict.follow({"p1": Endpoint("p1", damaged.address, 7)}, 10)
@@ -167,7 +167,7 @@ def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeyp
     """After its first record, and while it has no connection."""
     config = PumpConfig(node_id="p1", addr="127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0)
     with fine_store(max_file_size=1):
-        pump = EmbeddedPump(config).start()
+        pump = PumpServer(config).start()
     store, listen, told = pump.service.store, WatchedPull.__iter__, []
     for ts in range(100, 110):
         store.write([fake(ts)])

@@ -16,7 +16,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import require_pump
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
@@ -42,7 +42,7 @@ TRIES = 150
 """Each try waits up to 0.2 s inside ``latestOffset``."""
 
 
-def pump(name: str, service: ClusterService, directory: Path) -> EmbeddedPump:
+def pump(name: str, service: ClusterService, directory: Path) -> PumpServer:
     config = PumpConfig(
         name,
         "127.0.0.1:0",
@@ -53,7 +53,7 @@ def pump(name: str, service: ClusterService, directory: Path) -> EmbeddedPump:
         sync_log=False,
         stop_write_at_available_space="",
     )
-    return EmbeddedPump(config).start()
+    return PumpServer(config).start()
 
 
 def offset(value: dict[str, Any]) -> BinlogOffset:
@@ -136,7 +136,7 @@ def test_a_pump_that_moves_while_a_batch_reads_from_it(
         begun, one = registry.tso(), registry.tso()
         for tp, commit_ts in ((0, 0), (1, one)):
             binlog = binlog_pb2.Binlog(tp=tp, start_ts=begun, commit_ts=commit_ts, prewrite_value=b"")
-            write_binlog(made.address, CLUSTER, binlog.SerializeToString())
+            write_binlog(made.address, CLUSTER, binlog.SerializeToString(), tls=None)
         begin = reader.initialOffset()
         (part,) = reader.partitions(begin, advance(reader, begin, one))
         before = made.address
@@ -238,7 +238,7 @@ def test_a_pump_that_never_serves_holds_r_until_it_is_offline(service: ClusterSe
 
 def test_a_registry_that_is_away_holds_r_and_ends_the_stream_only_when_that_lasts(tmp_path: Path) -> None:
     service = ClusterService(Oracle(), CLUSTER).start()
-    first = EmbeddedPump(
+    first = PumpServer(
         PumpConfig(
             "pump-1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=CLUSTER, fake_binlog_interval=0, stop_write_at_available_space=""
         )
@@ -308,9 +308,9 @@ def test_a_registry_that_has_lost_its_memory_loses_no_pump(
 @pytest.mark.shows("spark.gone-pumps")
 @pytest.mark.parametrize("delivery", list(Delivery))
 def test_a_pump_that_is_gone_for_ever_is_left_out_as_lost(tmp_path: Path, delivery: Delivery) -> None:
-    first, second = (EmbeddedPump(config_of(tmp_path, n)).start() for n in (1, 2))
+    first, second = (PumpServer(config_of(tmp_path, n)).start() for n in (1, 2))
 
-    def life(*listed: EmbeddedPump, gone: str = "") -> BinlogStreamReader:
+    def life(*listed: PumpServer, gone: str = "") -> BinlogStreamReader:
         pumps = ",".join(made.address for made in listed)
         return BinlogStreamReader(options_of(SourceConfig(pumps, CLUSTER, str(delivery), 5, gone_pumps=gone)))
 
@@ -378,9 +378,9 @@ class Migrated:
     """pump-1 has left, and pump-3, which has another log, listens at its address; pump-2 was there all the time. All deliver as real ones do."""
 
     def __init__(self, service: ClusterService, registry: RegistryClient, directory: Path) -> None:
-        def made(number: int, address: str = "127.0.0.1:0") -> EmbeddedPump:
+        def made(number: int, address: str = "127.0.0.1:0") -> PumpServer:
             more = {"registry": service.url, "cluster_id": 0, "heartbeat_interval": 3600}
-            return EmbeddedPump(replace(config_of(directory, number, **more), addr=address)).start()
+            return PumpServer(replace(config_of(directory, number, **more), addr=address)).start()
 
         self.commits: dict[str, int] = {}
         self._registry = registry
@@ -388,7 +388,7 @@ class Migrated:
         self.address = first.address
         self.write(first)
         left = registry.tso()
-        require_pump("pump-1", self.address)
+        require_pump("pump-1", self.address, tls=None)
         first.stop()
         registry.put_status(PUMPS, NodeStatus("pump-1", self.address, NodeState.OFFLINE, left, left))
         self.third = made(3, self.address)
@@ -399,7 +399,7 @@ class Migrated:
         for pump in (self.second, self.third):
             send(pump, fake(registry.tso()))
 
-    def write(self, pump: EmbeddedPump) -> None:
+    def write(self, pump: PumpServer) -> None:
         start_ts, commit_ts = self._registry.tso(), self._registry.tso()
         send(pump, prewrite(start_ts), commit(start_ts, commit_ts))
         self.commits[pump.node_id] = commit_ts

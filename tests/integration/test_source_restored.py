@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -45,7 +45,7 @@ class World:
         self.config = PumpConfig(
             "p1", "127.0.0.1:0", data_dir=str(self.directory / "p"), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space=""
         )
-        self.pump = EmbeddedPump(self.config).start()
+        self.pump = PumpServer(self.config).start()
         self.config = dataclasses.replace(self.config, addr=self.pump.address)
         self.ts = 100
         self.source = SourceConfig(self.pump.address, 7, str(self.delivery), 1, fail_on_data_loss=self.strict)
@@ -90,14 +90,14 @@ class World:
     def back_up(self) -> None:
         self.pump.stop()
         shutil.copytree(self.directory / "p", self.directory / "backup")
-        self.pump = EmbeddedPump(self.config).start()
+        self.pump = PumpServer(self.config).start()
 
     def restore(self, how: str) -> None:
         self.pump.stop()
         shutil.rmtree(self.directory / "p")
         if how == "backup":
             shutil.copytree(self.directory / "backup", self.directory / "p")
-        self.pump = EmbeddedPump(self.config).start()
+        self.pump = PumpServer(self.config).start()
 
     def stop(self) -> None:
         self.reader.stop()
@@ -184,7 +184,7 @@ def test_what_was_told_and_not_read_counts_too(world: World) -> None:
     world.pump.stop()
     world.directory.joinpath("late").mkdir()
     shutil.copytree(world.directory / "p", world.directory / "late" / "p")
-    world.pump = EmbeddedPump(world.config).start()
+    world.pump = PumpServer(world.config).start()
     world.write(3)
     eventually(lambda: from_json(world.plan()).resolved_ts == world.ts + 5, pause=0.1)
     shutil.rmtree(world.directory / "backup")
@@ -202,7 +202,7 @@ def test_a_pump_that_comes_back_with_its_log_is_the_same(world: World) -> None:
         world.pump.stop()
         if rebuilt:
             shutil.rmtree(world.directory / "p" / "index")
-        world.pump = EmbeddedPump(world.config).start()
+        world.pump = PumpServer(world.config).start()
         world.read(world.write(2)[-1])
     world.reader.stop()
     world.begin_stream()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import discovery_of
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
@@ -80,9 +80,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pump(tmp_path: Path) -> Iterator[EmbeddedPump]:
+def pump(tmp_path: Path) -> Iterator[PumpServer]:
     config = PumpConfig("p1", "127.0.0.1:0", data_dir=str(tmp_path), cluster_id=7, fake_binlog_interval=0, stop_write_at_available_space="")
-    made = EmbeddedPump(config).start()
+    made = PumpServer(config).start()
     made.service.store.write([prewrite(11), commit(11, 14), fake(20)])
     made.service.store.catch_up()
     yield made
@@ -90,7 +90,7 @@ def pump(tmp_path: Path) -> Iterator[EmbeddedPump]:
 
 
 @pytest.fixture
-def network(pump: EmbeddedPump) -> Iterator[Network]:
+def network(pump: PumpServer) -> Iterator[Network]:
     made = Network(pump.address)
     yield made
     made.close()
@@ -113,7 +113,7 @@ def until(tails: Tails, start: BinlogOffset, upto: int, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_tail_notices(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+def test_a_tail_notices(pump: PumpServer, network: Network, delivery: Delivery) -> None:
     tails, start = Tails(True), BinlogOffset(delivery, 10, 10, {})
     tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
     assert until(tails, start, 20, 5)
@@ -123,7 +123,7 @@ def test_a_tail_notices(pump: EmbeddedPump, network: Network, delivery: Delivery
     tails.stop()
 
 
-def test_it_says_since_when_it_heard_nothing(pump: EmbeddedPump, network: Network) -> None:
+def test_it_says_since_when_it_heard_nothing(pump: PumpServer, network: Network) -> None:
     tails, start = Tails(True), BinlogOffset(Delivery.RAW, 10, 10, {})
     tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
     assert until(tails, start, 20, 5) and not tails.unreachable()
@@ -136,7 +136,7 @@ def test_it_says_since_when_it_heard_nothing(pump: EmbeddedPump, network: Networ
     tails.stop()
 
 
-def test_a_pump_that_has_nothing_to_say_stays(pump: EmbeddedPump, network: Network) -> None:
+def test_a_pump_that_has_nothing_to_say_stays(pump: PumpServer, network: Network) -> None:
     tails, start = Tails(True), BinlogOffset(Delivery.RAW, 10, 10, {"p1": PumpMark(Position(0, 0))})
     tails.follow({"p1": Endpoint("p1", network.address, 7)}, 10)
     assert until(tails, start, 20, 5)
@@ -167,7 +167,7 @@ def test_a_tail_of_a_real_pump_notices() -> None:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_reader_notices(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+def test_a_reader_notices(pump: PumpServer, network: Network, delivery: Delivery) -> None:
     endpoint = Endpoint("p1", network.address, 7)
     end = Position(*pump.service.store.state.at)
 
@@ -186,7 +186,7 @@ def test_a_reader_notices(pump: EmbeddedPump, network: Network, delivery: Delive
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: EmbeddedPump, network: Network, delivery: Delivery) -> None:
+def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: PumpServer, network: Network, delivery: Delivery) -> None:
     """It is delivered in pieces, and after a broken connection again from the first: it could never be read within a time for all of it."""
     value = binlog_pb2.PrewriteValue(schema_version=1)
     rows = value.mutations.add(table_id=1)
@@ -231,17 +231,17 @@ def test_a_tail_waits_longer_too() -> None:
         tails.stop()
 
 
-def test_a_writer_notices(pump: EmbeddedPump, network: Network) -> None:
-    with contextlib.closing(PumpWriter(network.address, 7, 1.0, "p1")) as writer:
+def test_a_writer_notices(pump: PumpServer, network: Network) -> None:
+    with contextlib.closing(PumpWriter(network.address, 7, 1.0, "p1", tls=None)) as writer:
         writer.write(fake(30).payload)
         network.vanish()
         with pytest.raises(PumpUnavailable, match="Pump p1 at .* DEADLINE_EXCEEDED"):
             writer.write(fake(31).payload)
-    write_binlog(network.address, 7, fake(32).payload, timeout=1.0)
+    write_binlog(network.address, 7, fake(32).payload, timeout=1.0, tls=None)
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_a_check_waits_for_a_connection_that_is_slow(monkeypatch: pytest.MonkeyPatch, pump: EmbeddedPump, real: bool) -> None:
+def test_a_check_waits_for_a_connection_that_is_slow(monkeypatch: pytest.MonkeyPatch, pump: PumpServer, real: bool) -> None:
     """0.12 s one way: the first attempt to connect is given up."""
     monkeypatch.setattr("pyspark_tidb_binlog.binlog_source.source.delivery._UNFIT_SECONDS", 30.0)
     with (

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.readers import BinlogStreamReader
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.grpc, pytest.mark.filterwarnings("i
 @pytest.mark.parametrize("delivery", [pytest.param("sorted", marks=pytest.mark.slow), "raw"])
 def test_a_recorded_case_over_batches_and_a_restart(spark: SparkSession, tmp_path: Path, delivery: str) -> None:
     case = load(GOLDEN / "online")
-    pumps = [EmbeddedPump(config_of(tmp_path, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]
+    pumps = [PumpServer(config_of(tmp_path, number, cluster_id=case.cluster_id)).start() for number in (1, 2)]
     try:
         logs = schedule(case, move_back_seed=3, move_back_most=400)
 
@@ -75,7 +75,7 @@ def test_a_recorded_case_over_batches_and_a_restart(spark: SparkSession, tmp_pat
 
 @pytest.mark.parametrize("delivery", ["sorted", "raw"])
 def test_pairs_over_batches_and_a_batch_that_fails_is_read_again(
-    spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump], delivery: str
+    spark: SparkSession, tmp_path: Path, pumps: list[PumpServer], delivery: str
 ) -> None:
     taken = Taken()
     failing = threading.Event()
@@ -105,7 +105,7 @@ def test_pairs_over_batches_and_a_batch_that_fails_is_read_again(
     assert (found.tp, found.start_ts, found.prewrite_value) == (binlog_pb2.Commit, tso(1000), b"value of %d" % tso(1000))
 
 
-def test_a_checkpoint_refuses_the_other_delivery(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_a_checkpoint_refuses_the_other_delivery(spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]) -> None:
     taken = Taken()
     for pump in pumps:
         send(pump, fake(tso(1010)))
@@ -142,7 +142,7 @@ def test_a_pump_killed_in_mid_stream_holds_r_until_it_is_back(spark: SparkSessio
 
 @pytest.mark.shows("spark.tidb-status")
 def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(
-    spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]
+    spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]
 ) -> None:
     lost, undone, copied = tso(5000), tso(5001), tso(5002)
     writes = {b"lost".hex(): (0, lost, tso(5003)), b"undone".hex(): (3, undone, undone)}
@@ -182,7 +182,7 @@ def test_an_orphan_is_settled_by_the_upstream_and_a_copy_goes_out_once(
     assert sorted(taken.payloads) == [tso(5003), tso(5004)]
 
 
-def test_available_now_ends_by_itself(spark: SparkSession, tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_available_now_ends_by_itself(spark: SparkSession, tmp_path: Path, pumps: list[PumpServer]) -> None:
     taken = Taken()
     send(pumps[0], prewrite(tso(1000)), commit(tso(1000), tso(1001)), fake(tso(1010)))
     send(pumps[1], fake(tso(1012)))
@@ -192,7 +192,7 @@ def test_available_now_ends_by_itself(spark: SparkSession, tmp_path: Path, pumps
     assert taken.resolved == tso(1010) and sorted(taken.payloads) == [tso(1001)]
 
 
-def test_offsets_without_spark_are_the_same_after_a_restart(tmp_path: Path, pumps: list[EmbeddedPump]) -> None:
+def test_offsets_without_spark_are_the_same_after_a_restart(tmp_path: Path, pumps: list[PumpServer]) -> None:
     """What a replayed batch reads depends on its two offsets alone."""
     send(pumps[0], prewrite(tso(1000)), commit(tso(1000), tso(1001)), fake(tso(1010)))
     send(pumps[1], prewrite(tso(1002)), fake(tso(1012)), commit(tso(1002), tso(1013)))

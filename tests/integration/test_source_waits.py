@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
@@ -51,9 +51,12 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
         endpoint = Endpoint("p:1", pump.address, 7)
         for ts in (10, 20):
             binlog = binlog_pb2.Binlog(tp=int(BinlogType.PREWRITE), start_ts=ts, prewrite_key=b"k", prewrite_value=b"v")
-            write_binlog(endpoint.address, 7, binlog.SerializeToString())
+            write_binlog(endpoint.address, 7, binlog.SerializeToString(), tls=None)
             write_binlog(
-                endpoint.address, 7, binlog_pb2.Binlog(tp=int(BinlogType.COMMIT), start_ts=ts, commit_ts=ts + 1).SerializeToString()
+                endpoint.address,
+                7,
+                binlog_pb2.Binlog(tp=int(BinlogType.COMMIT), start_ts=ts, commit_ts=ts + 1).SerializeToString(),
+                tls=None,
             )
         end = whole_log(endpoint)
         pump.kill()
@@ -87,7 +90,7 @@ def whole_log(endpoint: Endpoint) -> Position:
 
 def test_no_batch_is_planned_with_what_a_dead_pump_has_told_and_nobody_has_read(tmp_path: Path) -> None:
     """It would wait for that Pump, and nothing of the others would be read ahead meanwhile."""
-    pumps = [EmbeddedPump(config_of(tmp_path, name)).start() for name in ("alive", "dead")]
+    pumps = [PumpServer(config_of(tmp_path, name)).start() for name in ("alive", "dead")]
     alive, dead = (pump.address for pump in pumps)
     for pump in pumps:
         pump.service.store.write([prewrite(11), commit(11, 14), fake(20)])

@@ -10,7 +10,7 @@ from benchmarks.plain_pump import PlainCall
 from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.pump.handlers import Handlers
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.source import readers, waker
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
@@ -38,7 +38,7 @@ class Cluster:
         self.service, self.registry, self.delivery = service, registry, delivery
         self.begin = registry.tso()
         more = {"registry": service.url, "cluster_id": 0, "heartbeat_interval": 0.1}
-        self.pumps = [EmbeddedPump(config_of(directory, number, **more)).start() for number in (1, 2)]
+        self.pumps = [PumpServer(config_of(directory, number, **more)).start() for number in (1, 2)]
         self.readers: list[BinlogStreamReader] = []
 
     def reader(self, **more: Any) -> BinlogStreamReader:

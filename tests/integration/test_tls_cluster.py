@@ -16,8 +16,9 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry import PUMPS, NodeState,
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
 from pyspark_tidb_binlog.binlog_source.cluster.status_port import StatusPorts, status_ports
 from pyspark_tidb_binlog.binlog_source.drainer.node import DrainerNode
+from pyspark_tidb_binlog.binlog_source.pump import periodic
 from pyspark_tidb_binlog.binlog_source.pump.periodic import notify
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, WriteFailed, write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import resolve_delivery
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of
@@ -74,9 +75,9 @@ def drainer(service: ClusterService, tls: TlsSettings) -> Iterator[DrainerNode]:
 
 
 @pytest.fixture
-def pump(service: ClusterService, drainer: DrainerNode, tls: TlsSettings, tmp_path: Path) -> Iterator[EmbeddedPump]:
+def pump(service: ClusterService, drainer: DrainerNode, tls: TlsSettings, tmp_path: Path) -> Iterator[PumpServer]:
     """One that had to notify the Drainer."""
-    made = EmbeddedPump(config_of(tmp_path, 1, registry=service.url, cluster_id=0, heartbeat_interval=0.1, security=table_of(tls))).start()
+    made = PumpServer(config_of(tmp_path, 1, registry=service.url, cluster_id=0, heartbeat_interval=0.1, security=table_of(tls))).start()
     yield made
     made.stop()
 
@@ -102,7 +103,7 @@ def test_a_wait_for_changes_ends_when_the_client_closes(registry: RegistryClient
 def test_a_stream(
     service: ClusterService,
     registry: RegistryClient,
-    pump: EmbeddedPump,
+    pump: PumpServer,
     tls: TlsSettings,
     kind: Delivery,
 ) -> None:
@@ -129,7 +130,7 @@ def _past(reader: BinlogStreamReader, begin: dict[str, object], ts: int) -> dict
     return end if from_json(end).resolved_ts >= ts else None
 
 
-def test_a_pump(pump: EmbeddedPump, tls: TlsSettings, ca: Authority) -> None:
+def test_a_pump(pump: PumpServer, tls: TlsSettings, ca: Authority) -> None:
     endpoint = Endpoint(pump.node_id, pump.address, CLUSTER, tls)
     assert offers_raw(endpoint, 60)
     before = channel(endpoint)
@@ -147,7 +148,7 @@ def test_a_pump(pump: EmbeddedPump, tls: TlsSettings, ca: Authority) -> None:
 
 
 def test_an_orphan_is_settled_over_tls(
-    pump: EmbeddedPump, service: ClusterService, tls: TlsSettings, ca: Authority, capsys: pytest.CaptureFixture[str]
+    pump: PumpServer, service: ClusterService, tls: TlsSettings, ca: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_binlog(pump.address, CLUSTER, prewrite(5), tls=tls)
     write_binlog(pump.address, CLUSTER, prewrite(7), tls=tls)
@@ -167,13 +168,16 @@ def test_an_orphan_is_settled_over_tls(
     eventually(lambda: pump.service.store.state.low == pump.service.store.state.at or None, what="no Prewrite waits")
 
 
-def test_a_drainer_is_notified(drainer: DrainerNode, tls: TlsSettings, ca: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_drainer_is_notified(
+    drainer: DrainerNode, tls: TlsSettings, ca: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status = NodeStatus("drainer", drainer.address, NodeState.ONLINE)
     with caplog.at_level(logging.INFO):
-        notify([status], tls=tls)
+        notify([status], tls)
     assert "notified: the Pumps are" in caplog.text
+    monkeypatch.setattr(periodic, "OVERALL", 1.0)
     with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: Drainer drainer"):
-        notify([status], seconds=1.0, tls=TlsSettings(ca.ca))
+        notify([status], TlsSettings(ca.ca))
 
 
 def test_status_ports(service: ClusterService, tls: TlsSettings, ca: Authority) -> None:
@@ -244,12 +248,12 @@ def test_etcd_with_client_certificates(etcd: str, ca: Authority, tls: TlsSetting
 
 def test_https_needs_a_ca() -> None:
     with pytest.raises(ConfigError, match="security.ssl-ca"):
-        Endpoints("PD", "https://127.0.0.1:1")
+        Endpoints("PD", "https://127.0.0.1:1", tls=None)
 
 
 @pytest.mark.parametrize("allowed", [(), ("other",)])
 def test_a_certificate_that_is_refused_is_not_waited_for(
-    service: ClusterService, pump: EmbeddedPump, tls: TlsSettings, tmp_path: Path, allowed: tuple[str, ...]
+    service: ClusterService, pump: PumpServer, tls: TlsSettings, tmp_path: Path, allowed: tuple[str, ...]
 ) -> None:
     """A start does not try for ``upstream-timeout`` what cannot change."""
     ours = replace(tls, allowed_cn=allowed) if allowed else Authority(tmp_path / "other").settings("node", "node")

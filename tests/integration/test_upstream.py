@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, NodeStatus
 from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryClient
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.jobs.lab.emulator.process import UpstreamProcess
@@ -18,9 +18,10 @@ from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.tablestore import WriteConflict
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.schemas import reference_decoder, stages
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job
 from pyspark_tidb_binlog.schemas.events import Op
 from pyspark_tidb_binlog.schemas.explode import explode
-from pyspark_tidb_binlog.schemas.history import Job, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 from tests.support.eventually import eventually
 from tests.support.golden_case import GOLDEN
@@ -317,7 +318,7 @@ def test_failed_and_repeated_jobs(upstream, pumps):
 def test_a_lost_outcome_is_asked_for(tmp_path, upstream):
     upstream.ddl.create_table("d", TABLES[0])
     service = upstream.serve()
-    pump = EmbeddedPump(config_of(tmp_path, 3, registry=service.url)).start()
+    pump = PumpServer(config_of(tmp_path, 3, registry=service.url)).start()
     with Upstream(PumpClient.fixed([pump.address], CLUSTER), oracle=upstream.oracle) as other:
         other.mvcc = upstream.mvcc
         other.ddl.create_database("d")

@@ -265,8 +265,8 @@ def test_a_program_of_ones_own_reads_binlogs_with_nothing_activated(installed: E
     """``venv/bin/python app.py``: Spark finds the source, with the interpreter that runs the program, whatever ``python3`` is on PATH."""
     for start_ts in (10, 20):
         for payload in (prewrite(start_ts), commit(start_ts, start_ts + 5)):
-            write_binlog(pump, 0, payload, timeout=30)
-    write_binlog(pump, 0, fake(40), timeout=30)
+            write_binlog(pump, 0, payload, timeout=30, tls=None)
+    write_binlog(pump, 0, fake(40), timeout=30, tls=None)
     (elsewhere / "app.py").write_text(APP)
     options = ["pumps=" + pump, "clusterId=0", "startingCommitTs=0", "delivery=sorted", *PROTOCOL]
     short_lived = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

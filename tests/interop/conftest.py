@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def pd() -> Iterator[PdRegistry]:
     """The PD of ``PD_URLS``: ``http://host:2379,…``."""
-    with contextlib.closing(PdRegistry(os.environ["PD_URLS"])) as registry:
+    with contextlib.closing(PdRegistry(os.environ["PD_URLS"], tls=None)) as registry:
         yield registry
 
 

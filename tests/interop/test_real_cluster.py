@@ -14,6 +14,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.cluster.pd import PdRegistry
 from pyspark_tidb_binlog.binlog_source.cluster.registry import DRAINERS, PUMPS, NodeState
+from pyspark_tidb_binlog.binlog_source.cluster.registry_client import tidb_status_ports
 from pyspark_tidb_binlog.jobs import ctl
 from pyspark_tidb_binlog.jobs.lab.mariadb import PrivateMariaDB
 from pyspark_tidb_binlog.schemas.events import physical_ms
@@ -39,7 +40,7 @@ def test_pd_says_what_a_drainer_asks(pd: PdRegistry) -> None:
     assert pd.cluster_id() > 0
     stamps = [pd.tso() for _ in range(3)]
     assert stamps == sorted(set(stamps)) and abs(physical_ms(stamps[0]) / 1000 - time.time()) < 3600
-    assert pd.tidb_status_ports() != ()
+    assert tidb_status_ports(pd) != ()
     assert pd.gc_safe_point() < stamps[0]
 
 
@@ -54,7 +55,7 @@ def test_pumps_answer_as_ours_do(pd: PdRegistry) -> None:
 
 
 def test_the_history_is_the_schema(tidb_status: str) -> None:
-    history = HistoryFeed(tidb_status).snapshot()
+    history = HistoryFeed(tidb_status, None, None).snapshot()
     assert len(history) > 0
     version = history.newest_version
     known = {track for track in history.tracks if history.table_at(track, version) is not None}

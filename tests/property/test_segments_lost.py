@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, On
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobEffect, On
 from pyspark_tidb_binlog.schemas.events import tso
-from pyspark_tidb_binlog.schemas.history import Job, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 from tests.support.golden_case import load_case

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.schemas import decoder
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
-from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.sinks.engine.fold import fold
 from pyspark_tidb_binlog.sinks.engine.identity import EventColumns, identities, row_identities, row_numbers
 from tests.support.plan_samples import NOT_NULL, TABLE_ID, Events, column, index, parted, table

@@ -97,7 +97,7 @@ def main(file: str) -> None:
         return spark.createDataFrame(pa.table({"transactions": pa.array([value], pa.binary())}))
 
     sink = sink_of(life.config, life.config.source.cluster_id, time.sleep, lambda: ends[-1])
-    applier = BatchApplier(spark, life.config, sink, HistoryFeed(str(life.history.with_suffix(".jobs"))), lambda report: None)
+    applier = BatchApplier(spark, life.config, sink, HistoryFeed(str(life.history.with_suffix(".jobs")), None, None), lambda report: None)
     found = applier.open(lambda target, commit_ts: begin_ts if commit_ts is None else commit_ts)
     if (span := found.unfinished) is not None:
         applier.replay(span, frame(span.after_ts, span.upto_ts))

@@ -65,7 +65,9 @@ def main(file: str) -> int:
     life: Life = pickle.loads(Path(file).read_bytes())
     spark = build_session("life", master="local[2]")
     reader = MariaSnapshots(ShippedTarget.of(life.account, spark.sparkContext.broadcast))
-    sink, _ = begun_stream(spark, life.config, HistoryFeed(str(life.history)), life.request, reader, life.after_ts, threading.Event())
+    sink, _ = begun_stream(
+        spark, life.config, HistoryFeed(str(life.history), None, None), life.request, reader, life.after_ts, threading.Event()
+    )
     sink.close()
     spark.stop()
     return 0

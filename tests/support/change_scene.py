@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
@@ -27,7 +27,7 @@ def rows_of_changes(changes: DataFrame) -> list[dict[str, Any]]:
 class ChangeScene:
     """The database ``shop`` with the table ``item``; streams whose rows are collected batch by batch."""
 
-    def __init__(self, spark: SparkSession, pumps: list[EmbeddedPump], directory: Path) -> None:
+    def __init__(self, spark: SparkSession, pumps: list[PumpServer], directory: Path) -> None:
         self.spark, self._pumps, self._directory = spark, pumps, directory
         self.upstream = Upstream(PumpClient.fixed([p.address for p in pumps], CLUSTER, PumpClientSettings(outcome_pause=0.05)))
         self.upstream.ddl.create_database("shop")

@@ -12,6 +12,15 @@ from pyspark_tidb_binlog.jobs.stream.drainer_metrics import DrainerMetrics
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 
 
+class _OwningNode(DrainerNode):
+    """A node whose registry nobody else uses: it closes the registry."""
+
+    def stop(self) -> None:
+        super().stop()
+        if self._registry is not None:
+            self._registry.close()
+
+
 @dataclass
 class PretendedStream:
     """A stream that does what the test says, and records what the node asked of it."""
@@ -50,7 +59,7 @@ class PretendedStream:
             end=lambda: self.asked.append("end"),
             reload=self._reload,
         )
-        return DrainerNode(registry, node_id, "127.0.0.1:0", "", stream, **more)
+        return _OwningNode(registry, node_id, "127.0.0.1:0", "", stream, **more)
 
     def _do(self, what: str) -> None:
         if self.trouble is not None:

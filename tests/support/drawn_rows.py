@@ -17,7 +17,8 @@ from pyspark_tidb_binlog.jobs.lab.emulator import row_encoder
 from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import JsonDuration, JsonNull, JsonOpaque, JsonTime, encode_json
 from pyspark_tidb_binlog.schemas.codec.json_binary import JsonType, json_text
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
-from pyspark_tidb_binlog.schemas.history import TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,
     WHOLE_COLUMN,

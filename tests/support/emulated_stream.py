@@ -12,8 +12,9 @@ from pyspark_tidb_binlog.conf.model import DrainerConfig
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
 from pyspark_tidb_binlog.jobs.stream.targets import sink_of
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobReader
 from pyspark_tidb_binlog.schemas.events import ControlType
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.packed import packed
 from pyspark_tidb_binlog.schemas.stages import TRANSACTION
 from pyspark_tidb_binlog.sinks.apply import BatchApplier

@@ -13,7 +13,8 @@ from typing import Any
 from google.protobuf.internal.decoder import _DecodeVarint32
 
 from pyspark_tidb_binlog.conf.model import TargetConfig
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2 as pb
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, plan_steps
 

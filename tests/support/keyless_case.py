@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
@@ -35,7 +35,7 @@ def keyless_case(directory: Path, transactions: int = 150) -> RecordedCase:
         )
         for n in (1, 2)
     ]
-    pumps = [EmbeddedPump(config, oracle=None).start() for config in configs]
+    pumps = [PumpServer(config).start() for config in configs]
     try:
         addresses = [pump.address for pump in pumps]
         with Upstream(PumpClient.fixed(addresses, CLUSTER_ID)) as upstream:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.sinks.engine.batch import merge, rows_between, summarise
 from pyspark_tidb_binlog.sinks.engine.batch_report import StageClock

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from pyspark_tidb_binlog.jobs.lab.emulator.row_encoder import Row, encode_delete, encode_insert, encode_update
 from pyspark_tidb_binlog.schemas.events import Op, SchemaVersion
-from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt, TableSnapshot
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history_fold import TableSnapshot
 from pyspark_tidb_binlog.schemas.stages import ROW_EVENT
 from pyspark_tidb_binlog.schemas.tableinfo import (
     PUBLIC,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.conf.model import PumpConfig
 from pyspark_tidb_binlog.jobs.lab.pump_process import PumpProcess
@@ -26,10 +26,10 @@ def fake(ts: int) -> bytes:
     return payload(2, ts, ts)
 
 
-def send(pump: EmbeddedPump | PumpProcess, *payloads: bytes) -> None:
+def send(pump: PumpServer | PumpProcess, *payloads: bytes) -> None:
     """Write them, in order."""
     for one in payloads:
-        write_binlog(pump.address, CLUSTER, one, timeout=30)
+        write_binlog(pump.address, CLUSTER, one, timeout=30, tls=None)
 
 
 def config_of(directory: Path, number: int, **more: Any) -> PumpConfig:

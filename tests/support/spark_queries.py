@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pyspark_tidb_binlog.binlog_source.pump.server import EmbeddedPump
+from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.stream import transactions
 from pyspark_tidb_binlog.conf.model import SourceConfig
@@ -30,7 +30,7 @@ WAIT = 400.0
 """Seconds that a query may take for anything."""
 
 
-def source_of_pumps(pumps: list[EmbeddedPump], **more: object) -> SourceConfig:
+def source_of_pumps(pumps: list[PumpServer], **more: object) -> SourceConfig:
     """These Pumps from the beginning on; ``more``: other settings."""
     config = SourceConfig(",".join(p.address for p in pumps), CLUSTER, starting_commit_ts=0)
     return replace(config, **more)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from unittest import mock
 from pyspark_tidb_binlog.binlog_source.pump import service
 from pyspark_tidb_binlog.binlog_source.pump.storage.format import BEGINNING
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import RecordKind, canonical, completed
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2, pump_pb2
 
 
@@ -77,11 +78,16 @@ def drained(store, pull):
     return [pump_pb2.PullBinlogResp.FromString(message).entity for flush in flushes for message in flush]
 
 
+def undisturbed():
+    """The memory of a pull beside which there is no other."""
+    return service.Reservation(BoundedMemory())
+
+
 def pulled(store, last=0):
     """What sorted delivery sends after ``last``."""
-    return drained(store, lambda service, stop: service.pull_sorted(last, stop))
+    return drained(store, lambda service, stop: service.pull_sorted(last, stop, undisturbed()))
 
 
 def raw(store, start=BEGINNING):
     """What raw delivery sends from ``start`` on; the last entity is the promise."""
-    return drained(store, lambda service, stop: service.pull_raw(start, stop))
+    return drained(store, lambda service, stop: service.pull_raw(start, stop, undisturbed()))

@@ -132,12 +132,13 @@ class Store:
             undo.callback(self._index.close)
             self._recover()
             undo.pop_all()
-        self._state = self._sorter.now()
+        self.state = self._sorter.now()
+        """The end of what is visible and the promises there."""
         self._gc_ts = self._index.gc_ts
-        self.written_max_ts = self._state.max_ts
+        self.written_max_ts = self.state.max_ts
         """Largest ts of a fake or Commit in the log, indexed or not."""
         self._backlog = Backlog(settings.backlog)
-        self._written_at = self._state.at
+        self._written_at = self.state.at
         self._write_lock = threading.Lock()
         self._settle_lock = threading.Lock()
         self._longest = 0.0  # seconds that a group took, the longest one of late
@@ -336,7 +337,7 @@ class Store:
             for piece in self._log.scan(start, end):
                 steps = list(_steps(piece))
                 for hole_begin, hole_end in piece.holes:
-                    self._note_hole(Pointer(piece.file_id, hole_begin), Pointer(piece.file_id, hole_end), self._state.sorted_promise)
+                    self._note_hole(Pointer(piece.file_id, hole_begin), Pointer(piece.file_id, hole_end), self.state.sorted_promise)
                 left = _FOREVER if deadline is None else deadline - time.monotonic()
                 if self._closing.is_set() or left < 0 or steps and not self._backlog.put(steps, left):
                     return reached, False
@@ -390,17 +391,12 @@ class Store:
                 if self._closing.wait(_INDEX_RETRY):
                     return False
         with self._news:
-            self._state = now
+            self.state = now
             self._recent.append(now)
             self._news.notify_all()
         return True
 
     # reading
-
-    @property
-    def state(self) -> SorterCheckpoint:
-        """The end of what is visible and the promises there."""
-        return self._state
 
     @property
     def beginning(self) -> Pointer:
@@ -474,17 +470,17 @@ class Store:
     def wait_past(self, seen: SorterCheckpoint, timeout: float) -> SorterCheckpoint:
         """The state as soon as it has grown past ``seen``, ``wake`` was called or ``timeout`` seconds have passed."""
         with self._news:
-            if self._state.at == seen.at:
+            if self.state.at == seen.at:
                 self._news.wait(timeout)
-            return self._state
+            return self.state
 
     def catch_up(self, timeout: float = 30.0) -> SorterCheckpoint:
         """The state once everything that was answered before the call is visible."""
         written = self._written_at
         with self._news:
-            if not self._news.wait_for(lambda: self._state.at >= written, timeout):
-                raise TimeoutError(f"after {timeout:g} s the index is at {self._state.at}, but the log ends at {written}")
-            return self._state
+            if not self._news.wait_for(lambda: self.state.at >= written, timeout):
+                raise TimeoutError(f"after {timeout:g} s the index is at {self.state.at}, but the log ends at {written}")
+            return self.state
 
     def wake(self) -> None:
         """Wake every waiting reader, to check whether its call was cancelled or the Pump stops."""
@@ -541,7 +537,7 @@ class Store:
 
     def steps_past(self, after: Pointer, limit: int) -> list[SorterCheckpoint]:
         """At most ``limit`` checkpoints past ``after``, ascending; the end of the log is the last one if they reach it."""
-        state = self._state
+        state = self.state
         found = [c for c in self._index.checkpoints(after, limit) if c.at <= state.at]
         if len(found) < limit and after < state.at and (not found or found[-1].at < state.at):
             found.append(state)
@@ -574,10 +570,10 @@ class Store:
         ``gc_ts`` is stored first, so that readers behind it get an error. The files from the first Prewrite on are kept that waits, or has a
         Commit above ``gc_ts``.
         """
-        if gc_ts <= self._gc_ts or self._state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
+        if gc_ts <= self._gc_ts or self.state.sorted_promise <= gc_ts or not self._gc_lock.acquire(blocking=False):
             return False
         try:
-            upto, state = gc_ts - slack, self._state
+            upto, state = gc_ts - slack, self.state
             needed = self._index.base(gc_ts).low
             # at the end of a file nothing of it is needed
             first_needed = needed.file_id + (needed.offset >= self._log.length(needed.file_id))

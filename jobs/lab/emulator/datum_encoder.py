@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from pyspark_tidb_binlog.schemas.codec import number
 from pyspark_tidb_binlog.schemas.codec.datum import Flag
 from pyspark_tidb_binlog.schemas.codec.decimal import BYTES_OF_DIGITS, MAX_PRECISION, groups_of
 from pyspark_tidb_binlog.schemas.codec.json_binary import HEADER, KEY_ENTRY, TEMPORAL_FSP, VALUE_ENTRY, JsonType
@@ -55,9 +54,14 @@ JsonScalar: TypeAlias = bool | int | float | str | JsonNull | JsonOpaque | JsonT
 JsonValue: TypeAlias = JsonScalar | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
 
+def encode_comparable_int(value: int) -> bytes:
+    """8 bytes that sort in the order of the signed numbers."""
+    return (value + (1 << 63)).to_bytes(8, "big")
+
+
 def duration_datum(nanoseconds: int) -> bytes:
     """A TIME as stored in the handle of an insert row."""
-    return _DURATION + number.encode_comparable_int(nanoseconds)
+    return _DURATION + encode_comparable_int(nanoseconds)
 
 
 def decimal_datum(value: decimal.Decimal | str | int, precision: int, scale: int) -> bytes:

@@ -15,8 +15,9 @@ from functools import partial
 
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobType
 from pyspark_tidb_binlog.schemas.errors import ApplyError, DdlRefused, ServerRefused
-from pyspark_tidb_binlog.schemas.history import JobType, TableAt
+from pyspark_tidb_binlog.schemas.history import TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, TableChange
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import AS_UPSTREAM, Alteration, OwnColumn, altered_by, by_changes, by_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_plan import Changes, Statements, changes_left, statements

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from pyspark_tidb_binlog.conf.model import ApplyConfig
 from pyspark_tidb_binlog.schemas.column_pairs import visible
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.history import JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.table_changes import AddColumn, ModifyColumn, TableChange
 from pyspark_tidb_binlog.sinks.mysql.ddl.alteration import UNCLEAR, Alteration, OwnColumn, altered_by, as_at_target, by_changes, by_text
 from pyspark_tidb_binlog.sinks.mysql.ddl.ddl_record import RecordedTry, table_of

@@ -19,10 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.schemas.arrowtypes import INTEGERS
-from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, RowsAfter
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobEffect, JobType, RowsAfter
 from pyspark_tidb_binlog.schemas.ddl_tokens import quote_name, quote_string, text_of, tokenize
 from pyspark_tidb_binlog.schemas.errors import ApplyError
-from pyspark_tidb_binlog.schemas.history import JobType
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnInfo, ColumnType, PartitionDef, PartitionType, TableInfo
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject
 from pyspark_tidb_binlog.sinks.mysql.ddl.target_dialect import Dialect, expression, plain_strings

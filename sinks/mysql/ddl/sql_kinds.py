@@ -12,8 +12,9 @@ from functools import partial
 from itertools import dropwhile, takewhile
 
 from pyspark_tidb_binlog.schemas.column_pairs import visible
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType
 from pyspark_tidb_binlog.schemas.ddl_tokens import QualifiedName, TokenKind, quote_name, rename_pairs, significant, text_of, tokenize
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.tableinfo import ColumnType
 from pyspark_tidb_binlog.sinks.mysql.ddl.partitions import partition_change
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import DdlForm, Subject

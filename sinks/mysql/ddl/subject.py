@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import On
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobType, On
 from pyspark_tidb_binlog.schemas.ddl_tokens import significant
-from pyspark_tidb_binlog.schemas.history import Job, JobType, SchemaHistory, TableAt
+from pyspark_tidb_binlog.schemas.history import SchemaHistory, TableAt
 from pyspark_tidb_binlog.schemas.tableinfo import TableInfo
 from pyspark_tidb_binlog.sinks.engine.choice import schema_of
 from pyspark_tidb_binlog.sinks.engine.frozen import NONE_FROZEN, FrozenTables, hit

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc.calls import Methods
-from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer, SocketFile
+from pyspark_tidb_binlog.binlog_source.rpc.rpc_server import RpcServer
 from pyspark_tidb_binlog.schemas.errors import ConfigError, NotUsableYet
 from tests.support.own_host import OWN_HOST
 from tests.support.rpc_front import PATIENCE, Server, unary
@@ -75,7 +75,7 @@ def test_a_socket_at_which_somebody_answers_is_left_alone_and_a_stale_one_is_rep
     assert not path.exists()
 
 
-def test_a_stale_socket_of_another_user_is_replaced_and_a_live_one_is_not(tmp_path, monkeypatch):
+def test_a_socket_of_another_user_is_refused_and_left_alone(tmp_path, monkeypatch):
     path = tmp_path / "pump.sock"
 
     def refuse(self, address):
@@ -83,12 +83,10 @@ def test_a_stale_socket_of_another_user_is_replaced_and_a_live_one_is_not(tmp_pa
 
     with socket.socket(socket.AF_UNIX) as others:
         others.bind(str(path))
-        others.listen()
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="another process listens there"):
-            patched.setattr(socket.socket, "connect", refuse)
-            SocketFile(str(path))
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    SocketFile(str(path))
+    with monkeypatch.context() as patched, pytest.raises(ConfigError, match=r"cannot listen on .*pump\.sock: .*Permission denied"):
+        patched.setattr(socket.socket, "connect", refuse)
+        RpcServer("Second").bind("127.0.0.1:0", str(path))
+    assert path.exists()
 
 
 def test_a_socket_that_another_has_replaced_is_told_and_not_removed(tmp_path):

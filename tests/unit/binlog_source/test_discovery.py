@@ -53,7 +53,7 @@ def test_a_pump_is_in_service_while_its_heartbeat_moves():
     """A real one that closes ends its heartbeats, and may stay registered as online."""
     now = [0.0]
     found = RegistryDiscovery("http://r:1", 7, lambda: now[0])
-    found._registry = registry = FakeRegistry()
+    found.registry = registry = FakeRegistry()
     assert found.online() == {}
 
     def beat(pump, state=NodeState.ONLINE):
@@ -105,7 +105,7 @@ def test_outcomes_that_cannot_be_told_now_do_not_end_the_batch(monkeypatch, capl
 def test_a_pump_whose_state_cannot_be_read_is_there():
     """Without it R would advance past what it has."""
     found = RegistryDiscovery("http://r:1", 7)
-    found._registry = registry = FakeRegistry()
+    found.registry = registry = FakeRegistry()
     registry.put_status(PUMPS, NodeStatus("p1", "p1:8250"))
     listing = registry.listing(PUMPS)
     registry.listing = lambda kind: replace(listing, unreadable=("p2",))
@@ -115,7 +115,7 @@ def test_a_pump_whose_state_cannot_be_read_is_there():
 
 def test_who_is_offline_is_known_with_how_far_it_came():
     found = RegistryDiscovery("http://r:1", 7)
-    found._registry = registry = FakeRegistry()
+    found.registry = registry = FakeRegistry()
     for pump, state, ts in (("p1", NodeState.ONLINE, 9), ("p2", NodeState.OFFLINE, 5), ("p3", NodeState.OFFLINE, 8)):
         registry.put_status(PUMPS, NodeStatus(pump, f"{pump}:8250", state, ts))
     assert dict(found.pumps(5)) == {"p1": "p1:8250", "p3": "p3:8250"}
@@ -131,7 +131,7 @@ def test_who_is_offline_is_known_with_how_far_it_came():
 def test_whoever_was_set_offline_may_have_had_more_than_its_last_heartbeat_says(last):
     """That is older than its death, and the Commits of what it held come later."""
     found = RegistryDiscovery("http://r:1", 7)
-    found._registry = registry = FakeRegistry()
+    found.registry = registry = FakeRegistry()
     for state in (last, NodeState.OFFLINE):
         registry.put_status(PUMPS, NodeStatus("p1", "p1:8250", state, 5, tso(1_000)))
     assert set(found.pumps(tso(600_000))) == {"p1"} and not found.pumps(tso(601_000))

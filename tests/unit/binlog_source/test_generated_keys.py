@@ -10,7 +10,8 @@ from pyspark.sql.types import VariantVal
 from pyspark_tidb_binlog.binlog_source.changes.change_decoder import ChangeDecoder, DecodedAs
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.stages import RAW
 from tests.support.fakes.written import Written
 

@@ -17,7 +17,7 @@ from pyspark_tidb_binlog.schemas.errors import BinlogPurged, DamagedLog
 from pyspark_tidb_binlog.schemas.events import tso
 from pyspark_tidb_binlog.schemas.proto import pump_pb2
 from tests.support.fakes.faulty_files import flip
-from tests.support.store_model import commit, drained, prewrite, pulled, raw
+from tests.support.store_model import commit, drained, prewrite, pulled, raw, undisturbed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pump_dir"
 WRITTEN = [prewrite(5), commit(5, 9), fake(10), prewrite(11), commit(11, 14), prewrite(15), commit(15, 19), fake(25), fake(27)]
@@ -87,9 +87,9 @@ def test_a_commit_whose_prewrite_may_be_lost_is_not_taken_for_another_pumps(tmp_
     shutil.rmtree(tmp_path / "index")
     with opened(tmp_path) as store:
         hole = damage_of(lambda: pulled(store))
-        lost = damage_of(lambda: drained(store, lambda service, stop: service.pull_sorted(0, stop, {hole.place})))
+        lost = damage_of(lambda: drained(store, lambda service, stop: service.pull_sorted(0, stop, undisturbed(), {hole.place})))
         assert (lost.upto_ts, lost.exact) == (14, True)
-        behind = drained(store, lambda service, stop: service.pull_sorted(lost.upto_ts, stop, {hole.place}))
+        behind = drained(store, lambda service, stop: service.pull_sorted(lost.upto_ts, stop, undisturbed(), {hole.place}))
         assert commit_ts(behind) == [19, 25, 27]
 
 
@@ -100,7 +100,7 @@ def test_prewrite_and_commit_lost_together_are_told(tmp_path, log):
     with opened(tmp_path) as store:
         hole = damage_of(lambda: pulled(store))
         assert (hole.begin, hole.end, hole.after_ts, hole.upto_ts) == (place(LOST_P), place(LOST_C + 1), 10, 18)
-        behind = drained(store, lambda service, stop: service.pull_sorted(0, stop, {hole.place}))
+        behind = drained(store, lambda service, stop: service.pull_sorted(0, stop, undisturbed(), {hole.place}))
         assert commit_ts(behind) == [9, 10, 19, 25, 27]
 
 
@@ -114,7 +114,9 @@ def test_an_acknowledged_record_at_the_end_is_not_taken_for_a_torn_one(tmp_path,
     shutil.rmtree(tmp_path / "index")
     with opened(tmp_path) as store:
         assert damage_of(lambda: raw(store)).begin == place(LAST)
-        assert damage_of(lambda: drained(store, lambda service, stop: service.pull_raw(Pointer(0, place(LAST)), stop))).begin == place(LAST)
+        assert damage_of(
+            lambda: drained(store, lambda service, stop: service.pull_raw(Pointer(0, place(LAST)), stop, undisturbed()))
+        ).begin == place(LAST)
         store.write([fake(40), fake(50)])
         assert damage_of(lambda: pulled(store)).begin == place(LAST)
 
@@ -145,8 +147,13 @@ def test_a_log_that_is_shorter_than_what_was_acknowledged_is_told(tmp_path, log)
         damage = damage_of(lambda: pulled(store))
         assert (damage.begin, damage.end, damage.upto_ts) == (place(LOST_C), place(LOST_C), 32)
         assert damage_of(lambda: raw(store)) == damage
-        assert commit_ts(drained(store, lambda service, stop: service.pull_sorted(0, stop, {damage.place}))) == [9, 10, 13, 33]
-        assert len(drained(store, lambda service, stop: service.pull_raw(BEGINNING, stop, {damage.place}))) == 8
+        assert commit_ts(drained(store, lambda service, stop: service.pull_sorted(0, stop, undisturbed(), {damage.place}))) == [
+            9,
+            10,
+            13,
+            33,
+        ]
+        assert len(drained(store, lambda service, stop: service.pull_raw(BEGINNING, stop, undisturbed(), {damage.place}))) == 8
 
 
 def test_readers_from_behind_are_not_bothered(tmp_path, log):
@@ -262,7 +269,7 @@ def sorted_on(store, after=0):
 
 
 def _kept_pull(groups, last, known, service, stop):
-    return keeping(groups, service.pull_sorted(last, stop, known))
+    return keeping(groups, service.pull_sorted(last, stop, undisturbed(), known))
 
 
 def keeping(groups, pull):

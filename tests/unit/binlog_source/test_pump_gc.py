@@ -12,7 +12,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump.storage.store import Store, StoreSettings
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged
-from tests.support.store_model import commit, prewrite, pulled, raw, rollback
+from tests.support.store_model import commit, prewrite, pulled, raw, rollback, undisturbed
 
 ONE_RECORD_A_FILE = 1
 NEVER = threading.Event().is_set
@@ -180,7 +180,7 @@ def test_a_prewrite_that_comes_while_keys_go_is_not_among_them(store, monkeypatc
 
 
 def test_a_pull_under_way_finishes_the_files_it_reads(store, tmp_path):
-    flushes = PumpService(store, 0, "p").pull_raw(BEGINNING, NEVER)
+    flushes = PumpService(store, 0, "p").pull_raw(BEGINNING, NEVER, undisturbed())
     got = next(flushes)
     assert store.collect(19, 0) and len(files_of(tmp_path)) == 2
     for _ in range(19):
@@ -192,7 +192,7 @@ def test_positions_below_the_oldest_file_are_refused(store):
     store.collect(10, 0)
     service = PumpService(store, 0, "p")
     with pytest.raises(BinlogPurged, match="the oldest one kept is 10:0"):
-        next(service.pull_raw(Pointer(9, 0), NEVER))
+        next(service.pull_raw(Pointer(9, 0), NEVER, undisturbed()))
     assert [e.meta.commitTs for e in raw(store, Pointer(10, 0))[:-1]] == list(range(11, 21))
 
 

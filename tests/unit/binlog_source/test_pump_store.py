@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.binlog_source.pump.storage.vlog_writer import WriteRequ
 from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation
 from tests.support.eventually import eventually
 from tests.support.fakes.faulty_files import Fault, FaultyFiles
-from tests.support.store_model import commit, prewrite, pulled, raw, rollback
+from tests.support.store_model import commit, prewrite, pulled, raw, rollback, undisturbed
 
 NEVER = threading.Event().is_set
 
@@ -115,7 +115,7 @@ def test_a_disk_that_fails_at_the_start_is_no_wrong_setting(tmp_path, number):
 def test_a_position_past_the_end_is_refused(tmp_path):
     store = opened(tmp_path)
     with pytest.raises(ProtocolViolation, match="beyond the end"):
-        next(PumpService(store, 0, "p").pull_raw(Pointer(0, 1), NEVER))
+        next(PumpService(store, 0, "p").pull_raw(Pointer(0, 1), NEVER, undisturbed()))
     store.close()
 
 
@@ -127,7 +127,7 @@ def test_a_position_that_is_gone_is_refused(tmp_path):
     store = opened(tmp_path, size=1)
     store.write([fake(6)])
     with pytest.raises(BinlogPurged, match="0:5"):
-        next(PumpService(store, 0, "p").pull_raw(Pointer(0, 5), NEVER))
+        next(PumpService(store, 0, "p").pull_raw(Pointer(0, 5), NEVER, undisturbed()))
     store.close()
 
 

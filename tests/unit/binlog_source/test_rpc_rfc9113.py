@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Connection
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from tests.support.http2_frames import widen, word
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -88,7 +89,7 @@ VECTORS = [
 
 def told(*parts):
     """The code that the connection ends with, None if it goes on; and the ids of the calls that came."""
-    connection, calls = Connection(), []
+    connection, calls = Connection(1 << 20, BoundedMemory()), []
     try:
         for part in parts:
             calls += [event.stream_id for event in connection.receive(part) if isinstance(event, Call)]

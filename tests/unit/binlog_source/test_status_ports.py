@@ -22,7 +22,7 @@ def test_a_port_that_failed_is_asked_last_from_then_on(monkeypatch: pytest.Monke
         return {"value": {"info": {}}}
 
     monkeypatch.setattr(StatusPorts, "_json", answer)
-    ports = StatusPorts(("a:1", "b:1", "c:1"))
+    ports = StatusPorts(("a:1", "b:1", "c:1"), tls=None)
     for _ in range(3):
         ports.look_up(b"k")
     assert asked == ["a:1", "b:1", "b:1", "b:1"]
@@ -34,10 +34,10 @@ def test_a_port_that_failed_is_asked_last_from_then_on(monkeypatch: pytest.Monke
 def test_one_that_does_not_speak_of_the_key_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"a:1": {"value": {"region_error": {"message": "epoch not match"}}}, "b:1": {"value": {"info": {}}}}
     monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: answers[address])
-    assert StatusPorts(("a:1", "b:1")).look_up(b"k") == answers["b:1"]
-    assert StatusPorts(("a:1", "b:1")).ask(5, b"k").finding.value == "no trace"
+    assert StatusPorts(("a:1", "b:1"), tls=None).look_up(b"k") == answers["b:1"]
+    assert StatusPorts(("a:1", "b:1"), tls=None).ask(5, b"k").finding.value == "no trace"
     with pytest.raises(PumpUnavailable, match="epoch not match"):
-        StatusPorts(("a:1",)).ask(5, b"k")
+        StatusPorts(("a:1",), tls=None).ask(5, b"k")
 
 
 ABSENT, COMMITTED = {}, {"writes": [{"start_ts": 5, "commit_ts": 9}]}
@@ -68,7 +68,7 @@ def test_only_the_clusters_own_port_proves_that_there_is_no_trace(
 
     monkeypatch.setattr(StatusPorts, "_answer", answer)
     info: dict[str, Any] = COMMITTED
-    ports = StatusPorts(("http://tidb:10080",), cluster=lambda: cluster)
+    ports = StatusPorts(("http://tidb:10080",), cluster=lambda: cluster, tls=None)
     assert ports.ask(5, b"k").commit_ts == 9
     info = ABSENT
     if not why:
@@ -80,7 +80,7 @@ def test_only_the_clusters_own_port_proves_that_there_is_no_trace(
 
 def test_a_port_that_pd_names_is_not_asked_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatusPorts, "_json", lambda ports, address, path: {"value": {"info": {}}})
-    assert StatusPorts(("10.0.0.1:10080",), cluster=lambda: OURS).ask(5, b"k").finding.value == "no trace"
+    assert StatusPorts(("10.0.0.1:10080",), cluster=lambda: OURS, tls=None).ask(5, b"k").finding.value == "no trace"
 
 
 NOON = 1_790_000_000.0

@@ -7,8 +7,9 @@ import pytest
 from pyspark_tidb_binlog.conf.model import ApplyConfig, DrainerConfig, SourceConfig, UpstreamConfig
 from pyspark_tidb_binlog.jobs.check.upstream_checks import UpstreamSight, upstream_remarks
 from pyspark_tidb_binlog.jobs.entry.drainer_options import NO_BOOTSTRAP, BootstrapRequest
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
 from pyspark_tidb_binlog.schemas.errors import ServerRefused
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.mysql.dialect import Flavour
 from tests.support.ddl_jobs import database, job, table
 from tests.support.fakes.told_tidb import ToldTidb

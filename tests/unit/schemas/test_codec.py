@@ -10,6 +10,7 @@ from pyspark_tidb_binlog.jobs.lab.emulator.datum_encoder import (
     JsonNull,
     JsonOpaque,
     JsonTime,
+    encode_comparable_int,
     encode_decimal,
     encode_json,
     json_datum,
@@ -211,7 +212,7 @@ def test_a_flag_of_another_kind_is_refused() -> None:
 @pytest.mark.parametrize("value", [0, 1, -1, 63, 64, -64, -65, 2**63 - 1, -(2**63)])
 def test_signed_numbers_come_back(value: int) -> None:
     assert Cursor(number.encode_varint(value)).varint() == value
-    assert number.decode_comparable_int(number.encode_comparable_int(value)) == value
+    assert number.decode_comparable_int(encode_comparable_int(value)) == value
     assert number.to_signed(number.to_unsigned(value)) == value
 
 

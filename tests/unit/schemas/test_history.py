@@ -5,8 +5,9 @@ import pickle
 import pytest
 
 from pyspark_tidb_binlog.schemas.changes.column_lineage import lineage
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, JobReader
 from pyspark_tidb_binlog.schemas.errors import Corruption
-from pyspark_tidb_binlog.schemas.history import Job, JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.schemas.history_fold import Fold
 from tests.support.ddl_jobs import column, database, history, job, partitions, table
 from tests.support.golden_case import load_case

@@ -73,7 +73,7 @@ def scripted(server: list[Scripted], *scripts: list[bytes]) -> Scripted:
 
 def test_one_connection_serves_many_requests(server: list[Scripted]) -> None:
     one = scripted(server, [OK, OK])
-    with HttpConnection.to(one.address, 10) as connection:
+    with HttpConnection.to(one.address, 10, tls=False) as connection:
         assert connection.request("GET", "/a?b=c") == HttpAnswer(200, b"hi")
         assert connection.request("PUT", "/d", b"body").text == "hi"
     assert one.requests[0].startswith(b"GET /a?b=c HTTP/1.1\r\n") and one.requests[1].endswith(b"Content-Length: 4\r\n\r\nbody")
@@ -82,7 +82,7 @@ def test_one_connection_serves_many_requests(server: list[Scripted]) -> None:
 def test_of_an_error_only_the_beginning_is_read(server: list[Scripted]) -> None:
     endless = b"HTTP/1.1 500 Oops\r\n\r\n" + b"x" * 100_000
     one = scripted(server, [endless], [OK])
-    with HttpConnection.to(one.address, 10) as connection:
+    with HttpConnection.to(one.address, 10, tls=False) as connection:
         answer = connection.request("GET", "/")
         assert (answer.status, answer.ok, len(answer.body)) == (500, False, 65536)
         assert connection.request("GET", "/").ok, "over a new connection"
@@ -104,7 +104,7 @@ def test_the_environment_names_no_proxy(server: list[Scripted], monkeypatch: pyt
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", b"what\r\n\r\n"])
 def test_no_whole_answer_is_a_failure(server: list[Scripted], answer: bytes) -> None:
     one = scripted(server, [answer], [OK])
-    with HttpConnection.to(one.address, 10) as connection:
+    with HttpConnection.to(one.address, 10, tls=False) as connection:
         with pytest.raises(FAILURES):
             connection.request("GET", "/")
         assert connection.request("GET", "/").ok, "nothing is repeated, but the connection opens again"
@@ -112,7 +112,7 @@ def test_no_whole_answer_is_a_failure(server: list[Scripted], answer: bytes) -> 
 
 def test_another_thread_ends_a_wait(server: list[Scripted]) -> None:
     one = scripted(server, [b"HTTP/1.1 100 Continue\r\n\r\n", OK])
-    connection = HttpConnection.to(one.address, 60)
+    connection = HttpConnection.to(one.address, 60, tls=False)
     connection.interrupt()
     failed = threading.Event()
 
@@ -140,4 +140,4 @@ def test_other_urls_are_refused(url: str) -> None:
 @pytest.mark.parametrize("address", ["h", "h:x"])
 def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ValueError):
-        HttpConnection.to(address, 1)
+        HttpConnection.to(address, 1, tls=False)

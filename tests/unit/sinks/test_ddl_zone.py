@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pyspark_tidb_binlog.schemas.ddl_jobs import Location
-from pyspark_tidb_binlog.schemas.history import Job
+from pyspark_tidb_binlog.schemas.ddl_jobs import Job, Location
 from pyspark_tidb_binlog.sinks.mysql.ddl.row_values import certain, conversions, fixed, moved, time_zone
 from pyspark_tidb_binlog.sinks.mysql.ddl.sql_kinds import rewrite
 from pyspark_tidb_binlog.sinks.mysql.ddl.subject import Subject, subject_of

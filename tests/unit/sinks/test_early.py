@@ -6,7 +6,8 @@ from pyspark_tidb_binlog.jobs.lab.emulator import online
 from pyspark_tidb_binlog.jobs.lab.emulator.online import Change
 from pyspark_tidb_binlog.jobs.lab.emulator.schema import Column, Table
 from pyspark_tidb_binlog.jobs.lab.emulator.upstream import Upstream
-from pyspark_tidb_binlog.schemas.history import JobReader, SchemaHistory
+from pyspark_tidb_binlog.schemas.ddl_jobs import JobReader
+from pyspark_tidb_binlog.schemas.history import SchemaHistory
 from pyspark_tidb_binlog.sinks.engine.early import needed_early
 from pyspark_tidb_binlog.sinks.engine.segments import AppliedJobs, DdlEvent, DdlStep, RowsStep, TableActivity, plan_steps
 from tests.support.ddl_jobs import database, history, job, partitions, table

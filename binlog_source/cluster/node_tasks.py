@@ -1,5 +1,5 @@
-"""A task that a Pump or Drainer repeats in a thread: its heartbeat, GC, checks. One task pushes its metrics to a Prometheus push gateway, as
-the real nodes do: job ``binlog``, grouped by ``instance``, the node id.
+"""What a Pump or Drainer repeats in threads: heartbeat, GC, checks; and the push of its metrics to a Prometheus push gateway, as the real
+nodes do: job ``binlog``, grouped by ``instance``, the node id.
 
 Promises: a daemon thread that ends soon after ``stop``. A failed task is logged and run again after its interval, as in a real Pump. Each push
 replaces the former push of the same instance. Nothing else depends on the gateway.

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pyspark_tidb_binlog.binlog_source.cluster.discovery import StartWait
+from pyspark_tidb_binlog.jobs.stream.start_wait import StartWait
 from pyspark_tidb_binlog.schemas.errors import Stopped
 
 
