@@ -1,6 +1,5 @@
 """What the command reads from its arguments, and what it says before it starts anything."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -143,10 +142,12 @@ def test_another_python_becomes_the_environments(checkout: Path, monkeypatch: py
     assert became == [[str(checkout / ".venv" / "bin" / "python"), "-m", "pyspark_tidb_binlog.jobs.command", "pump", "--addr=x"]]
 
 
-def test_ctrl_c_waits_for_what_is_being_set_up(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_waits_for_what_is_being_set_up(checkout: Path) -> None:
     """A package manager must not be killed."""
-    monkeypatch.setattr(command, "require_server_programs", no_server)
+    (checkout / ".venv" / ".requirements.txt").write_text("a==0")
     with (checkout / "spark-submit.sh").open("a") as script:
-        script.write(f"kill -INT {os.getpid()}; sleep 1; echo whole >> {checkout}/ran; exit 130\n")
-    assert command._set_up(java=True, server=True) == 130
-    assert (checkout / "ran").read_text().splitlines()[-1] == "whole"
+        script.write(f"sleep 0.5; kill -INT $PPID; sleep 1; echo whole >> {checkout}/ran; exit 130\n")
+    code = "import sys; from pathlib import Path; from pyspark_tidb_binlog.jobs import command; command.HOME = Path(sys.argv[1]); "
+    code += "sys.exit(command._set_up(java=False, server=False))"
+    done = subprocess.run([sys.executable, "-c", code, str(checkout)], env={"PYTHONPATH": str(CODE)}, check=False)
+    assert (done.returncode, (checkout / "ran").read_text().splitlines()) == (130, ["setup", "whole"])
