@@ -111,7 +111,13 @@ def load(
     values: Values = {**otherwise, **{path: one.value for path, one in given.items()}}
     _reveal_passwords(values, environ, say)
     model.fill(values, environ)
-    return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
+    try:
+        return _build(model, {settings[path].fields: value for path, value in values.items() if settings[path].fields})
+    except ValueError as error:
+        # what a model says of a value begins with the setting's path
+        path = max((path for path in given if str(error).startswith(path)), key=len, default="")
+        origin = given[path].origin.removesuffix(path) if path else ""
+        raise ValueError(f"{origin}{': ' if origin[-1:].isalnum() else ''}{error}") from None
 
 
 def load_drainer(

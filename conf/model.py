@@ -13,7 +13,7 @@ from typing import ClassVar
 from pyspark_tidb_binlog.conf.kafka_options import refused
 from pyspark_tidb_binlog.conf.setting import DAYS, DURATION, LEVEL, NAMES, Program, Setting, nested, ours, setting, without_effect
 from pyspark_tidb_binlog.conf.sql_mode import refusals
-from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of
+from pyspark_tidb_binlog.conf.units import days_or_duration, pause_of, size_of, wrong_port
 from pyspark_tidb_binlog.conf.unset import fill_drainer, fill_pump
 
 _SQL, _LAKE, _KAFKA = ("mysql", "tidb"), ("lake",), ("kafka",)
@@ -126,6 +126,9 @@ class SourceConfig:
         return pause_of(self.wake_idle_pumps)
 
     def __post_init__(self) -> None:
+        by_pd = self.pumps.startswith("pd://")
+        for path, addresses in (("pd-urls" if by_pd else "spark.pumps", self.pumps), ("spark.tidb-status", self.tidb_status)):
+            require(not (port := wrong_port(addresses)), f"{path}: {port} is not a port, 1 to 65535")
         require(self.delivery in ("", "sorted", "raw"), f"spark.delivery must be sorted, raw or empty, not {self.delivery!r}")
         require(self.compressor in ("", "gzip"), f"compressor: {self.compressor!r} is not gzip")
         require(self.max_bytes_per_trigger > 0, "spark.max-bytes-per-trigger must be above 0")
@@ -218,7 +221,7 @@ class ApplyConfig:
         "this Drainer's name in the registry and the target's lease",
         "node-id",
         flag="node-id",
-        unset="its name with this checkpoint, else hostname:port of addr",
+        unset="its name with this checkpoint, else hostname:port of addr, whose port must then not be 0",
     )
     atomic_rows: int = ours(50_000, "a batch of at most this many row events is ONE transaction with its checkpoint row")
     parts: int = ours(2, "parallel connections that apply a larger batch")

@@ -62,6 +62,11 @@ def pause_of(text: str) -> float:
     raise ValueError(f"{text!r} is not a pause: write 200ms, 1.5s, or 0")
 
 
+def wrong_port(addresses: str) -> str:
+    """The first port above 65535 among ``host:port,host:port`` or URLs; empty: there is none."""
+    return next((port for port in re.findall(r":(\d+)(?=[,/]|$)", addresses) if int(port) > 65535), "")
+
+
 def duration_in_words(seconds: float) -> str:
     """A duration as text for people: ``0.3 s``, ``2.5 min``, ``2.0 h``, ``6.9 days``."""
     for below, unit, name in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (2 * _DAY, 3600.0, "h")):

@@ -6,16 +6,18 @@ Promises: what a lake has at a moment is shown without a JVM, and without what o
 import argparse
 import datetime
 import json
+import logging
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pyspark_tidb_binlog.conf.entry import PROGRAM
-from pyspark_tidb_binlog.conf.load import load_drainer
-from pyspark_tidb_binlog.jobs.entry.cli import add_switch, no_command, parser
+from pyspark_tidb_binlog.conf.model import DrainerConfig
+from pyspark_tidb_binlog.jobs.entry.cli import add_switch, config_of, no_command, parser
 from pyspark_tidb_binlog.schemas.errors import ConfigError
 from pyspark_tidb_binlog.schemas.events import as_time
 from pyspark_tidb_binlog.sinks.lake.tables_at import TablesAt
@@ -59,7 +61,9 @@ def main(argv: Sequence[str], upstream: "SnapshotSource | None" = None) -> int:
     """Run one command. ``upstream``: of ``verify``; None: ``[spark.upstream]``."""
     given = _options(argv)
     by_sql = given.command == "verify" and given.config is not None
-    directory = "" if by_sql else given.dir or (load_drainer(given.config).files.dir if given.config is not None else "")
+    directory = "" if by_sql else given.dir
+    if given.config is not None and not directory and not by_sql:
+        directory = config_of(DrainerConfig, given, partial(logging.warning, "%s")).files.dir
     if not directory and not by_sql:
         raise ConfigError("--dir names no lake: give its directory, or --config with the Drainer's settings")
     if given.command in OF_A_MOMENT:

@@ -37,6 +37,7 @@ def test_what_is_no_flag_is_refused_in_one_line(tmp_path: Path) -> None:
     for arguments, line in (
         (["--mastr", "local", "demo"], "spark-submit.sh: unknown option --mastr before the job; did you mean --master? ./spark-submit.sh --help lists the jobs"),
         (["pump", "--data-dri"], "error: unknown flag --data-dri; did you mean --data-dir?"),
+        (["lake", "tables", "--config=/nonexistent"], "error: cannot read the settings file /nonexistent: No such file or directory"),
         (["ctl", "findngs"], "error: spark-submit.sh ctl has no command 'findngs'; did you mean findings?"),
         (["setup", "--jva"], "setup: unknown flag --jva; the flags are --java --mariadb --etcd --kafka --browser --dev"),
     ):  # fmt: skip

@@ -485,3 +485,33 @@ def test_a_wrong_variable_or_flag_is_refused_by_name() -> None:
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read the settings file .*absent.toml: No such file"):
         load_drainer(tmp_path / "absent.toml", {})
+
+
+@pytest.mark.parametrize("origin", ["file", "flag", "variable"])
+def test_a_value_out_of_range_is_named_with_its_origin(origin: str, tmp_path: Path) -> None:
+    file = tmp_path / "drainer.toml"
+    file.write_text("[syncer.to]\nport = 70000\n" if origin == "file" else "")
+    flags = {"syncer.to.port": "70000"} if origin == "flag" else {}
+    environ = {"TIDB_BINLOG__SYNCER__TO__PORT": "70000"} if origin == "variable" else {}
+    where = {
+        "file": rf"^{file}: syncer\.to\.port",
+        "flag": r"^flag --syncer\.to\.port",
+        "variable": r"^environment variable TIDB_BINLOG__SYNCER__TO__PORT: syncer\.to\.port",
+    }
+    with pytest.raises(ValueError, match=where[origin] + ": 70000 is not a port, 1 to 65535$"):
+        load_drainer(file, environ, flags)
+
+
+@pytest.mark.parametrize(
+    ("path", "addresses"),
+    [
+        ("spark.pumps", "127.0.0.1:8250,127.0.0.1:70000"),
+        ("spark.pumps", "http://127.0.0.1:70000"),
+        ("pd-urls", "http://127.0.0.1:2379,http://127.0.0.1:70000"),
+        ("spark.tidb-status", "http://127.0.0.1:70000/"),
+    ],
+)
+def test_an_address_has_no_port_beyond_the_last(path: str, addresses: str) -> None:
+    """To gRPC, 70000 is 4464."""
+    with pytest.raises(ValueError, match=f"{path}: 70000 is not a port"):
+        load_drainer(environ={}, flags={path: addresses})
