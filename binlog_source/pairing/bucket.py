@@ -42,9 +42,10 @@ from pyspark_tidb_binlog.binlog_source.pairing.transitions import (
 )
 from pyspark_tidb_binlog.binlog_source.source.delivery import endpoints_of
 from pyspark_tidb_binlog.binlog_source.source.late_commits import Asked, ask
+from pyspark_tidb_binlog.binlog_source.source.loss import Loss, LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.conf.model import SourceConfig
-from pyspark_tidb_binlog.schemas.errors import DamagedLog, ProtocolViolation, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import ProtocolViolation, PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import ControlType, as_time, physical_ms
 from pyspark_tidb_binlog.schemas.packed import VALUE_BYTES, packed, unpacked
 from pyspark_tidb_binlog.schemas.stages import RAW, TRANSACTION
@@ -103,19 +104,20 @@ def pair_bucket(
     before = replace(before, pieces=_merged(before.pieces, arrived))
     working = take_up(before, chunks, records, span)
     result = step(working.records, records, span)
-    told_late: list[pa.Table] = []
+    losses = LossPolicy(source.fail_on_data_loss)
     if result.unsettled or 0 < result.oldest_alone <= span.upto_ts:
         known_here, found = _departed_outcomes(result.kept, records, before, source)
         if known_here or found:
             # a transaction of which the outcome was known here was released with its Commit
-            told_late = _committed_before(found, span, source)
+            _committed_before(found, span, losses)
             records = pa.concat_tables([records, outcome_records(known_here + found)])
             working = take_up(before, chunks, records, span)
             result = step(working.records, records, span)
     released, huge = _apart(result.released, before.pieces)
     late = _late(result, source)
     huge += _late_in_pieces(late, piece_store)
-    out = [released, *_late_whole(late), *_losses(result, late, span, source), *told_late]
+    _without_prewrite(result, late, span, losses)
+    out = [released, *_late_whole(late), *_lost_rows(losses)]
     if bucket == 0:
         out.append(_passed_on(controls, told))
     after = _without_pieces(put_away(before, working, result.kept, chunks), working.records, records, result.kept, huge, piece_store)
@@ -269,27 +271,24 @@ def _departed_outcomes(
     return settles, outcomes_of(orphans, lambda start_ts: before.waits.waited_ms(start_ts, now), source).settled
 
 
-def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
-    """Transactions whose outcome came after R had passed their commit_ts: an error, or with ``failOnDataLoss=false`` a control row each."""
-    rows = {}
-    for settle in outcomes:
-        if not 0 < settle.commit_ts <= span.after_ts:
-            continue
+def _committed_before(outcomes: Sequence[MissingOutcome], span: ResolvedSpan, losses: LossPolicy) -> None:
+    """Transactions whose outcome came after R had passed their commit_ts are lost."""
+    for settle in {one.start_ts: one for one in outcomes if 0 < one.commit_ts <= span.after_ts}.values():
         text = (
             f"the transaction of start_ts {settle.start_ts}, which was read from Pump {settle.pump}, committed at {settle.commit_ts} "
             f"({as_time(settle.commit_ts)}). Pump {settle.pump} left before it had the Commit, and the stream has already passed this commit_ts. "
             "The transaction's rows are not in the target"
         )
-        if source.fail_on_data_loss:
-            raise DamagedLog(text + ": copy its tables again, or set failOnDataLoss=false to continue without this transaction")
-        rows[settle.start_ts] = _lost(settle.start_ts, settle.commit_ts, text)
-    return [pa.Table.from_pylist(list(rows.values()), schema=RELEASED)] if rows else []
+        losses.lost(Loss.COMMITTED_BEFORE, settle.start_ts, settle.commit_ts, text)
 
 
-def _lost(start_ts: int, commit_ts: int, text: str) -> dict[str, object]:
-    """The control row of a transaction that is lost; ``text``: why."""
-    _log.warning("%s: the stream continues without this transaction, because failOnDataLoss=false", text)
-    return {"control": int(ControlType.LOST), "start_ts": start_ts, "commit_ts": commit_ts, "payload": text.encode()}
+def _lost_rows(losses: LossPolicy) -> list[pa.Table]:
+    """A control row of each lost transaction."""
+    control = int(ControlType.LOST)
+    rows = [
+        {"control": control, "start_ts": lost.after_ts, "commit_ts": lost.upto_ts, "payload": lost.text.encode()} for lost in losses.spans
+    ]
+    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
 
 
 def _cut(transactions: pa.Table) -> Iterator[bytes]:
@@ -326,24 +325,17 @@ def _late_in_pieces(late: Asked, piece_store: PieceStore) -> tuple[LargeTransact
     return tuple(LargeTransaction(found.start_ts, found.commit_ts, tuple(sorted(found.pieces))) for found in huge)
 
 
-def _losses(result: StepResult, late: Asked, span: ResolvedSpan, source: SourceConfig) -> list[pa.Table]:
-    """Commits without a Prewrite: an error, or with ``failOnDataLoss=false`` a control row each."""
-    rows = []
+def _without_prewrite(result: StepResult, late: Asked, span: ResolvedSpan, losses: LossPolicy) -> None:
+    """Commits without a Prewrite are lost."""
     found = {transaction.start_ts for transaction in late.found}
     unasked = "".join(f"; Pump {pump} could not be asked: {why}" if pump else f"; {why}" for pump, why in late.failures.items())
     for start_ts, commit_ts in result.missing:
-        if start_ts in found:
-            continue
-        text = (
-            f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump "
-            f"that answers. All Pumps have promised that the log up to {span.upto_ts} is complete{unasked}"
-        )
-        if source.fail_on_data_loss:
-            raise ProtocolViolation(
-                text + ": look for the Prewrite in the Pumps' logs, or set failOnDataLoss=false to continue without this transaction"
+        if start_ts not in found:
+            text = (
+                f"the Commit of start_ts {start_ts}, commit_ts {commit_ts} ({as_time(commit_ts)}) has no Prewrite in the log of any Pump "
+                f"that answers. All Pumps have promised that the log up to {span.upto_ts} is complete{unasked}"
             )
-        rows.append(_lost(start_ts, commit_ts, text))
-    return [pa.Table.from_pylist(rows, schema=RELEASED)] if rows else []
+            losses.lost(Loss.NO_PREWRITE, start_ts, commit_ts, text)
 
 
 def _punctuation(controls: pa.Table, bucket: int) -> ResolvedSpan:

@@ -61,7 +61,7 @@ def ask(missing: Sequence[tuple[int, int]], endpoints: Mapping[str, Endpoint]) -
 
 def _pieces(endpoint: Endpoint, start_ts: int, commit_ts: int) -> dict[int, bytes]:
     pieces: dict[int, bytes] = {}
-    accepting = ReadTerms(_PATIENCE, lambda gc_ts: None, on_damage=lambda damage, text: None)
+    accepting = ReadTerms(_PATIENCE, lambda *lost: None)
     for records in read_sorted(endpoint, commit_ts - 1, commit_ts, accepting):
         for place, payload in enumerate(records.payloads):
             if int(records.start_ts[place]) == start_ts and int(records.commit_ts[place]) == commit_ts:

@@ -27,17 +27,17 @@ from pyspark_tidb_binlog.binlog_source.source.framing import (
     raw_rows,
     sorted_rows,
 )
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
-from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint, purge_text, refuse_damage
+from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote, noted
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_recorded, read_sorted
-from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
-from pyspark_tidb_binlog.binlog_source.wire.fingerprint import anew_text, refuse_replaced
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import anew_text
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED
 from pyspark_tidb_binlog.conf import failpoints
 from pyspark_tidb_binlog.conf.model import SourceConfig
-from pyspark_tidb_binlog.schemas.errors import BinlogPurged, PumpUnavailable
+from pyspark_tidb_binlog.schemas.errors import PumpUnavailable
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.packed import gathered
 
@@ -69,59 +69,32 @@ def _collected(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def raw_rows_of(part: BinlogPartition, config: SourceConfig, extra: StreamOptions) -> Iterator[pa.RecordBatch]:
     """A partition's rows, then its control rows, as ``stages.RAW``."""
-    pump, losses = part.endpoint.pump, _Losses(part, config.fail_on_data_loss)
+    pump, losses = part.endpoint.pump, LossPolicy(config.fail_on_data_loss)
     with noted(extra.stop_file, pump) as note:
         runs = _records(part, _terms(part, config, extra, losses, note))
         for records in map(joined, gathered(runs, most_rows=_BATCH_ROWS)):
             failpoints.point("source-read")
             for run in in_pieces(records):
                 yield raw_rows(run, pump, part.bucket_ids) if part.delivery is Delivery.RAW else sorted_rows(run, pump)
-    yield from losses.rows
+    yield from _loss_rows(part, losses)
     if part.bucket_ids:
         span_after_ts = part.after_ts if part.span_after_ts is None else part.span_after_ts
         left_out = part.after_ts if part.delivery is Delivery.RAW and part.after_ts > span_after_ts else 0
         yield punctuation(pump, span_after_ts, part.upto_ts, part.bucket_ids, part.clock_ts, left_out)
 
 
-class _Losses:
-    """The binlogs that a Pump has lost in a partition's span: an error, or LOST rows."""
-
-    def __init__(self, part: BinlogPartition, fail_on_data_loss: bool) -> None:
-        self._part, self._fail = part, fail_on_data_loss
-        self._pump = part.endpoint.pump
-        self.rows: list[pa.RecordBatch] = []
-        if part.anew:
-            self._lost(part.after_ts, part.upto_ts, anew_text(self._pump, part.after_ts))
-        for pump, upto_ts in part.left:
-            self.rows.append(loss(pump, part.after_ts, upto_ts, left_out_text(pump, part.after_ts)))
-
-    def _lost(self, after_ts: int, upto_ts: int, text: str) -> None:
-        self.rows.append(loss(self._pump, after_ts, upto_ts, text))
-
-    def on_purged(self, gc_ts: int) -> None:
-        """The Pump has collected binlogs up to ``gc_ts``."""
-        text = purge_text(self._pump, gc_ts, self._part.after_ts)
-        if self._fail:
-            raise BinlogPurged(text + ": load a fresh snapshot of the upstream, or set failOnDataLoss=false to continue with a gap")
-        _log.warning("%s: the stream continues with a gap, because failOnDataLoss=false", text)
-        self._lost(self._part.after_ts, gc_ts, text)
-
-    def on_damage(self, damage: Damage, text: str) -> None:
-        """A part of the Pump's log cannot be read."""
-        if self._fail:
-            refuse_damage(damage, text)
-        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
-        self._lost(damage.after_ts, damage.upto_ts or self._part.upto_ts, text)
-
-    def on_replaced(self, text: str) -> None:
-        """The Pump's log is not the one that the batch was planned with."""
-        if self._fail:
-            refuse_replaced(text)
-        _log.warning("%s: the stream continues with what the new log holds, because failOnDataLoss=false", text)
-        self._lost(self._part.after_ts, self._part.upto_ts, text)
+def _loss_rows(part: BinlogPartition, losses: LossPolicy) -> Iterator[pa.RecordBatch]:
+    """LOST rows of what the partition's span lacks."""
+    pump = part.endpoint.pump
+    if part.anew:
+        yield loss(pump, part.after_ts, part.upto_ts, anew_text(pump, part.after_ts))
+    for left, upto_ts in part.left:
+        yield loss(left, part.after_ts, upto_ts, left_out_text(left, part.after_ts))
+    for span in losses.spans:
+        yield loss(pump, span.after_ts, span.upto_ts or part.upto_ts, span.text)
 
 
-def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, losses: _Losses, note: ReadNote) -> ReadTerms:
+def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, losses: LossPolicy, note: ReadNote) -> ReadTerms:
     pump = part.endpoint.pump
 
     def find(endpoint: Endpoint) -> Endpoint:
@@ -133,7 +106,7 @@ def _terms(part: BinlogPartition, config: SourceConfig, extra: StreamOptions, lo
             return endpoint
 
     newest_ts = max(part.newest_ts, part.upto_ts)
-    return ReadTerms(extra.read_patience, losses.on_purged, find, losses.on_damage, part.seen, losses.on_replaced, note, newest_ts)
+    return ReadTerms(extra.read_patience, losses.lost, find, part.seen, note, newest_ts)
 
 
 def _records(part: BinlogPartition, terms: ReadTerms) -> Iterator[Records]:

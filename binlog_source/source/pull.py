@@ -7,7 +7,7 @@ Pump and ts. Channels are kept for the life of the process.
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.channels import open_channel, rea
 from pyspark_tidb_binlog.binlog_source.cluster.discovery import Waiting, log_waiting
 from pyspark_tidb_binlog.binlog_source.cluster.pump_pages import ANSWER_SECONDS, require_pump
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_of, is_recent
-from pyspark_tidb_binlog.binlog_source.wire.damage import REMEDY, Damage, damage_in, first_readable, silent_text
+from pyspark_tidb_binlog.binlog_source.wire.damage import Damage, damage_in, first_readable, silent_text
 from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import (
     BATCH_KEY,
@@ -114,19 +114,6 @@ class PullMetadata:
             require_itself(endpoint)
         elif self.pump != endpoint.pump and not endpoint.by_address:
             raise PumpUnavailable(f"{endpoint.address} is the address of Pump {self.pump}, not {endpoint.pump}")
-
-
-OnDamage: TypeAlias = Callable[[Damage, str], None]
-"""Called with a damaged place and the message about it. It raises to end the read, or returns to continue after the place."""
-
-
-def refuse_damage(damage: Damage, text: str) -> None:
-    """The ``OnDamage`` that accepts no loss.
-
-    Raises:
-        DamagedLog: always.
-    """
-    raise DamagedLog(f"{text}; {REMEDY}")
 
 
 class Pull:

@@ -1,12 +1,12 @@
 """Reads a bounded part of a Pump's log, whatever happens to the Pump meanwhile: ``read_raw`` and ``read_sorted``. gRPC shell.
 
-A damaged place of a Pump's log (``damage.py``) is passed to ``on_damage``. It raises, or it returns and reading continues after the place.
-A log that was replaced since the batch was planned (``fingerprint.py``) is passed to ``on_replaced``. It raises or returns. After a return,
-a raw read ends, because its positions are meaningless in the new log, and a sorted read continues.
+A damaged place of a Pump's log (``damage.py``), a span that the Pump has collected, and a log that was replaced since the batch was planned
+(``fingerprint.py``) are passed to ``lost``. It raises, or it returns and reading continues after the place. After a replaced log, a raw read ends,
+because its positions are meaningless in the new log.
 
 Promises: for one (start, end) the reads yield the same records each time. After a broken connection they continue where they were, at the
 address that ``find`` then returns. They fail with ``PumpUnavailable`` when nothing has arrived for ``patience`` seconds. Records out of
-order are a ``ProtocolViolation``. ``on_purged`` reports a span that the Pump has collected. Each error names Pump and ts.
+order are a ``ProtocolViolation``. Each error names Pump and ts.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ import numpy as np
 
 from pyspark_tidb_binlog.binlog_source.cluster.channels import reason
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
+from pyspark_tidb_binlog.binlog_source.source.loss import Loss
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
     Endpoint,
-    OnDamage,
     Pull,
     PullMetadata,
     damage_of,
     kept_by_real,
+    purge_text,
     purged,
-    refuse_damage,
     renew,
     silent_damage,
     stays,
@@ -38,7 +38,7 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
 from pyspark_tidb_binlog.binlog_source.source.read_notes import ReadNote
 from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, WatchedPull, longer
 from pyspark_tidb_binlog.binlog_source.wire.damage import Damage
-from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, refuse_replaced, replaced_text
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import LogFingerprint, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import COLLECTED, NO, Position
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RECORDED, payloads_in
 from pyspark_tidb_binlog.schemas.backoff import Backoff, Retries
@@ -54,8 +54,6 @@ _AT_ONCE = 1000
 """Binlogs of a recording that are parsed together."""
 Find: TypeAlias = Callable[[Endpoint], Endpoint]
 """Returns where a Pump is now: it may have restarted at another address."""
-OnReplaced: TypeAlias = Callable[[str], None]
-"""Called with a message when a Pump's log was replaced. It raises to end the read, or returns to continue with what there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +62,11 @@ class ReadTerms:
 
     patience: float
     """Seconds without a record after which it fails."""
-    on_purged: Callable[[int], None]
-    """Called with the Pump's gc ts when binlogs above the read's beginning may be gone. It raises, or returns to read what is kept."""
+    lost: Callable[[Loss, int, int, str], object]
+    """``LossPolicy.lost``, which raises, or returns to read what there is. An ``upto_ts`` of 0: up to the end of the read."""
     find: Find = stays
-    on_damage: OnDamage = refuse_damage
     seen: LogFingerprint | None = None
     """What the log must contain; otherwise it was replaced."""
-    on_replaced: OnReplaced = refuse_replaced
     note: ReadNote | None = None
     """Tells operators that the read waits."""
     newest_ts: int = 0
@@ -87,7 +83,7 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
 
     def go_on(damage: Damage, text: str) -> None:
         nonlocal reached
-        terms.on_damage(damage, text)
+        terms.lost(Loss.DAMAGED, damage.after_ts, damage.upto_ts, text)
         known.add(damage.place)
         reached = max(reached, Position(damage.file_id, damage.end))
 
@@ -98,11 +94,11 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
             metadata = pull.metadata()
             _require_raw(endpoint, metadata)
             if terms.seen is not None and metadata.seen == NO:
-                terms.on_replaced(replaced_text(endpoint.pump, terms.seen, metadata.end))
+                terms.lost(Loss.REPLACED, after_ts, 0, replaced_text(endpoint.pump, terms.seen, metadata.end))
                 reached = end
                 return
             if reached == begin and not lost and purged(metadata.gc_ts, after_ts):
-                terms.on_purged(metadata.gc_ts)
+                terms.lost(Loss.PURGED, after_ts, metadata.gc_ts, purge_text(endpoint.pump, metadata.gc_ts, after_ts))
                 reached, lost = _OLDEST, True
                 return
             try:
@@ -123,7 +119,7 @@ def read_raw(endpoint: Endpoint, begin: Position, end: Position, after_ts: int, 
                     raise
                 # GC has overtaken the read since it began
                 if not lost and purged(metadata.gc_ts, after_ts):
-                    terms.on_purged(metadata.gc_ts)
+                    terms.lost(Loss.PURGED, after_ts, metadata.gc_ts, purge_text(endpoint.pump, metadata.gc_ts, after_ts))
                 reached, lost = _OLDEST, True
 
     if begin < end:
@@ -183,7 +179,7 @@ class _SortedRead:
 
     def go_on(self, damage: Damage, text: str) -> None:
         """Continue after a damaged place."""
-        self._terms.on_damage(damage, text)
+        self._terms.lost(Loss.DAMAGED, damage.after_ts, damage.upto_ts, text)
         self._known.add(damage.place)
         if damage.exact:
             self._reached = max(self._reached, damage.upto_ts)
@@ -230,7 +226,7 @@ class _SortedRead:
             return
         metadata = pull.metadata()
         if metadata.seen == NO:
-            self._terms.on_replaced(replaced_text(endpoint.pump, self._seen, metadata.end))
+            self._terms.lost(Loss.REPLACED, self._after_ts, 0, replaced_text(endpoint.pump, self._seen, metadata.end))
             self._seen = None
 
     def _require_kept(self, endpoint: Endpoint, metadata: PullMetadata) -> None:
@@ -242,7 +238,7 @@ class _SortedRead:
         else:
             gc_ts, after_ts = kept_by_real(endpoint, self._after_ts, self._terms.newest_ts), self._after_ts
         if purged(gc_ts, after_ts):
-            self._terms.on_purged(gc_ts)
+            self._terms.lost(Loss.PURGED, self._after_ts, gc_ts, purge_text(endpoint.pump, gc_ts, self._after_ts))
             self._told = True
 
     def _ended_bare(self, endpoint: Endpoint) -> None:
@@ -258,7 +254,7 @@ def _patiently(
     mark: Callable[[], tuple[object, object]],
     after_ts: int,
     finished: Callable[[], bool],
-    on_damage: OnDamage,
+    on_damage: Callable[[Damage, str], None],
     terms: ReadTerms,
 ) -> Iterator[Records]:
     """Repeat ``attempt``, wherever the Pump is, until ``finished``; the patience starts again whenever ``mark`` has changed."""

@@ -29,6 +29,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.channels import reason
 from pyspark_tidb_binlog.binlog_source.source.admission import LogStep, TailView
 from pyspark_tidb_binlog.binlog_source.source.framing import Records, parse
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import newest_ts_of
+from pyspark_tidb_binlog.binlog_source.source.loss import Loss, LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark, seen_of
 from pyspark_tidb_binlog.binlog_source.source.pull import (
     BARE_ENDS,
@@ -38,17 +39,16 @@ from pyspark_tidb_binlog.binlog_source.source.pull import (
     kept_by_real,
     purge_text,
     purged,
-    refuse_damage,
     renew,
     silent_damage,
 )
 from pyspark_tidb_binlog.binlog_source.source.read_notes import note_away
 from pyspark_tidb_binlog.binlog_source.source.wake import RECORD_HEADER, PumpHead
 from pyspark_tidb_binlog.binlog_source.source.watched_pull import SILENT_SECONDS, longer
-from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, refuse_replaced, replaced_text
+from pyspark_tidb_binlog.binlog_source.wire.fingerprint import ANYWHERE, LogFingerprint, replaced_text
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import NO, TIP, Position
 from pyspark_tidb_binlog.schemas.backoff import Backoff
-from pyspark_tidb_binlog.schemas.errors import BinlogPurged, ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
+from pyspark_tidb_binlog.schemas.errors import ConfigError, ProtocolViolation, PumpUnavailable, ReplicationError
 from pyspark_tidb_binlog.schemas.events import Delivery
 from pyspark_tidb_binlog.schemas.proto import binlog_pb2
 
@@ -86,7 +86,8 @@ class Tail:
         self.last_news = time.monotonic()
         self._resolved = from_ts
         self._changed = changed
-        self._fail_on_data_loss = fail_on_data_loss
+        self._losses = LossPolicy(fail_on_data_loss)
+        """What its batches read records the losses in rows; here they are logged."""
         self._steps = _Steps(join_below)
         self._waiting = _Steps(join_below)
         self._base: Position | None = None
@@ -298,9 +299,7 @@ class Tail:
     def _replaced(self, seen: LogFingerprint, end: Position | None) -> str:
         """The log was replaced: raise, or read it from R on, like that of a Pump that has just joined."""
         text = replaced_text(self.endpoint.pump, seen, end)
-        if self._fail_on_data_loss:
-            refuse_replaced(text)
-        _log.warning("%s: the stream continues with what the new log holds, because failOnDataLoss=false", text)
+        self._losses.lost(Loss.REPLACED, self._resolved, 0, text)
         with self._changed:
             self._base, self._end, self._promised, self._raw_promised = None, _NOWHERE, self._resolved, self._resolved
             self._newest_commit = self._max_ts = 0
@@ -318,9 +317,7 @@ class Tail:
         if damage is None:
             return reason(error)
         text = damage.text(self.endpoint.pump)
-        if self._fail_on_data_loss:
-            refuse_damage(damage, text)
-        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
+        self._losses.lost(Loss.DAMAGED, damage.after_ts, damage.upto_ts, text)
         self._known.add(damage.place)
         return text
 
@@ -334,9 +331,7 @@ class Tail:
         pump = self.endpoint
         newest_ts = newest_ts_of(pump.pump, pump.address, pump.tls, by_address=pump.by_address)
         damage, text = silent_damage(pump, after_ts, newest_ts)
-        if self._fail_on_data_loss:
-            refuse_damage(damage, text)
-        _log.warning("%s: the stream continues without these binlogs, because failOnDataLoss=false", text)
+        self._losses.lost(Loss.DAMAGED, damage.after_ts, damage.upto_ts, text)
         with self._changed:
             self._base = self._base or _NOWHERE
             self._promised = damage.upto_ts
@@ -352,10 +347,7 @@ class Tail:
         if first:
             self.gc_ts = metadata.gc_ts
         if purged(gc_ts, from_ts) and first:
-            text = purge_text(self.endpoint.pump, gc_ts, from_ts)
-            if self._fail_on_data_loss:
-                raise BinlogPurged(text + ": load a fresh snapshot of the upstream, or set failOnDataLoss=false to continue with a gap")
-            _log.warning("%s: the stream continues with a gap, because failOnDataLoss=false", text)
+            self._losses.lost(Loss.PURGED, from_ts, gc_ts, purge_text(self.endpoint.pump, gc_ts, from_ts))
         self._knows_tip = metadata.delivery == TIP
         self._tells = metadata.end is not None or not self._knows_tip
         return self._knows_tip

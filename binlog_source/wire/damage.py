@@ -51,12 +51,6 @@ class Damage:
         return f"Pump {pump}: value log {self.file_id:06d}.vlog is damaged from offset {self.begin} to {self.end}: {span}"
 
 
-REMEDY = (
-    "restore the file from a copy and remove the Pump's index directory, or load a fresh snapshot of the upstream, "
-    "or set failOnDataLoss=false to record the loss as a finding and continue"
-)
-"""What to do, for error messages."""
-
 _TEXT = re.compile(
     r"value log (\d+)\.vlog is damaged from offset (\d+) to (\d+): (?:the binlog of commit_ts (\d+) |binlogs of commit_ts above (\d+) \([^)]*\), (?:up to (\d+) )?)"
 )

@@ -15,7 +15,6 @@ import re
 from dataclasses import dataclass
 
 from pyspark_tidb_binlog.binlog_source.wire.pump_protocol import Position
-from pyspark_tidb_binlog.schemas.errors import DamagedLog
 from pyspark_tidb_binlog.schemas.events import as_time
 
 ANYWHERE = Position(0, 0)
@@ -58,16 +57,4 @@ def anew_text(pump: str, after_ts: int) -> str:
     return (
         f"Pump {pump} has a different log than before, because the Pump was restored from a backup or recreated. The stream reads the new log from "
         f"ts {after_ts} ({as_time(after_ts)}). Binlogs above this ts are lost if only the former log held them"
-    )
-
-
-def refuse_replaced(text: str) -> None:
-    """The ``OnReplaced`` that accepts no loss.
-
-    Raises:
-        DamagedLog: always.
-    """
-    raise DamagedLog(
-        f"{text}: restore the Pump's newest data directory, or load a fresh snapshot of the upstream, "
-        "or set failOnDataLoss=false to record the loss as a finding and continue with the new log"
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyspark_tidb_binlog.binlog_source.source.gc_bound import gc_ts_in
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions
 from pyspark_tidb_binlog.binlog_source.source.partition import BinlogPartition
@@ -105,7 +106,7 @@ def test_a_pump_that_does_not_say_is_an_error_after_a_while() -> None:
 def test_near_the_present_nobody_is_asked() -> None:
     now = tso(time.time_ns() // 1_000_000)
     with ScriptedPump(lambda asked: iter([message(1, now, now + 5)]), metrics="") as pump:
-        read = read_sorted(Endpoint("p7", pump.address, 7), now, now + 5, ReadTerms(5, lambda gc_ts: None))
+        read = read_sorted(Endpoint("p7", pump.address, 7), now, now + 5, ReadTerms(5, LossPolicy(fail=True).lost))
         assert [ts for run in read for ts in run.commit_ts.tolist()] == [now + 5]
 
 

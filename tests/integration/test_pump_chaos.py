@@ -23,6 +23,7 @@ from pyspark_tidb_binlog.binlog_source.cluster.registry_client import RegistryCl
 from pyspark_tidb_binlog.binlog_source.drainer import node as cistern
 from pyspark_tidb_binlog.binlog_source.pairing.bucket import look, pair_bucket
 from pyspark_tidb_binlog.binlog_source.pump_client.settings import PumpClientSettings
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
@@ -163,7 +164,7 @@ def everything(addresses: dict[str, str], begin: int, end: int) -> dict[int, byt
     """All transactions of all Pumps, by commit_ts."""
     found: dict[int, bytes] = {}
     for name, address in addresses.items():
-        for records in read_sorted(Endpoint(name, address, CLUSTER), begin, end, ReadTerms(10.0, lambda ts: None)):
+        for records in read_sorted(Endpoint(name, address, CLUSTER), begin, end, ReadTerms(10.0, LossPolicy(fail=True).lost)):
             binlogs = map(binlog_pb2.Binlog.FromString, records.payloads)
             found |= {b.commit_ts: b.prewrite_value for b in binlogs if b.tp == binlog_pb2.Commit and b.commit_ts <= end}
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw
@@ -96,7 +97,7 @@ def count_pairs(arena: Arena, restarts: list[int]) -> Pairs:
             Position(0, 0),
             bounds[-1],
             0,
-            ReadTerms(30.0, lambda ts: None),
+            ReadTerms(30.0, LossPolicy(fail=True).lost),
         ):
             for i in range(len(records)):
                 at = Position(int(records.suffixes[i]), int(records.offsets[i]))

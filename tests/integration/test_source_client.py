@@ -34,8 +34,8 @@ def commits(runs: Iterator[Records]) -> list[int]:
     return [ts for run in runs for ts in run.commit_ts.tolist()]
 
 
-def refuse(gc_ts: int) -> None:
-    raise AssertionError(f"called for purged: {gc_ts}")
+def refuse(*lost: object) -> None:
+    raise AssertionError(f"a loss: {lost}")
 
 
 def log_from(asked: Asked) -> Iterator[bytes]:
@@ -170,7 +170,15 @@ def test_a_log_that_goes_backwards_is_named() -> None:
 def test_a_purged_span_is_told_with_the_oldest_ts() -> None:
     told: list[int] = []
     with ScriptedPump(log_from, RAW | {"tidb-binlog-gc-ts": "500"}) as pump:
-        assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 400, ReadTerms(5, told.append))) == [0, 9, 11, 0]
+        assert commits(
+            read_raw(
+                endpoint(pump),
+                Position(0, 10),
+                Position(1, 10),
+                400,
+                ReadTerms(5, lambda kind, after_ts, upto_ts, text: told.append(upto_ts)),
+            )
+        ) == [0, 9, 11, 0]
         assert [(a.suffix, a.offset) for a in pump.asked] == [(0, 10), (0, 0)]
         assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 500, ReadTerms(5, refuse))) == [9, 11, 0]
         assert commits(read_raw(endpoint(pump), Position(0, 10), Position(1, 10), 0, ReadTerms(5, refuse))) == [9, 11, 0]

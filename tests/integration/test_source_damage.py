@@ -160,7 +160,7 @@ def test_no_pull_begins_above_the_newest_of_a_real_pump(monkeypatch: pytest.Monk
 def test_a_pump_that_ends_every_stream_loses_nothing() -> None:
     """It is out of order, not damaged: nothing is passed over."""
     with ScriptedPump(lambda asked: iter(())) as pump, pytest.raises(PumpUnavailable, match="gave nothing for 6 s"):
-        list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, ReadTerms(6.0, lambda gc_ts: None, on_damage=lambda damage, text: None)))
+        list(read_sorted(Endpoint("p7", pump.address, 7), 4, 25, ReadTerms(6.0, lambda *lost: None)))
 
 
 def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,13 @@ def test_a_raw_read_that_gc_overtakes_is_told_of_it_once(tmp_path: Path, monkeyp
         raise PumpUnavailable("cut off")
 
     monkeypatch.setattr(WatchedPull, "__iter__", cut)
-    runs = read_raw(Endpoint("p1", pump.address, 7), Position(0, 0), Position(*end), 99, ReadTerms(20.0, told.append))
+    runs = read_raw(
+        Endpoint("p1", pump.address, 7),
+        Position(0, 0),
+        Position(*end),
+        99,
+        ReadTerms(20.0, lambda kind, after_ts, upto_ts, text: told.append(upto_ts)),
+    )
     assert 100 in next(runs).commit_ts.tolist() and not told
     assert store.collect(106, 0)
     # the last fake comes again as what the Pump promises

@@ -14,6 +14,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import PumpWriter, write_binlog
 from pyspark_tidb_binlog.binlog_source.source.delivery import unfit
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import BinlogOffset, PumpMark
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_raw, read_sorted
@@ -173,9 +174,9 @@ def test_a_reader_notices(pump: PumpServer, network: Network, delivery: Delivery
 
     def read() -> list[int]:
         runs = (
-            read_raw(endpoint, Position(0, 0), end, 0, ReadTerms(4.0, lambda gc_ts: None))
+            read_raw(endpoint, Position(0, 0), end, 0, ReadTerms(4.0, LossPolicy(fail=True).lost))
             if delivery is Delivery.RAW
-            else read_sorted(endpoint, 10, 20, ReadTerms(4.0, lambda gc_ts: None))
+            else read_sorted(endpoint, 10, 20, ReadTerms(4.0, LossPolicy(fail=True).lost))
         )
         return [ts for run in runs for ts in run.commit_ts.tolist()]
 
@@ -197,7 +198,7 @@ def test_a_binlog_may_take_longer_than_a_pump_may_be_silent(pump: PumpServer, ne
     store.write([prewrite(21, value.SerializeToString()), commit(21, 24), fake(30)])
     end = store.catch_up().at
     network.pause = 0.006
-    endpoint, terms = Endpoint("p1", network.address, 7), ReadTerms(60.0, lambda gc_ts: None)
+    endpoint, terms = Endpoint("p1", network.address, 7), ReadTerms(60.0, LossPolicy(fail=True).lost)
     runs = (
         read_raw(endpoint, Position(0, 0), Position(*end), 0, terms) if delivery is Delivery.RAW else read_sorted(endpoint, 10, 30, terms)
     )
@@ -214,7 +215,7 @@ def test_a_message_that_takes_longer_is_waited_for_longer() -> None:
         yield message(2, 20, 20)
 
     with ScriptedPump(log) as real:
-        runs = read_sorted(Endpoint("p1", real.address, 7), 10, 20, ReadTerms(60.0, lambda gc_ts: None))
+        runs = read_sorted(Endpoint("p1", real.address, 7), 10, 20, ReadTerms(60.0, LossPolicy(fail=True).lost))
         assert [ts for run in runs for ts in run.commit_ts.tolist()] == [20]
     assert len(asked) >= 3
 

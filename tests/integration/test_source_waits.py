@@ -11,6 +11,7 @@ from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump.storage.record import fake
 from pyspark_tidb_binlog.binlog_source.pump_client.writer import write_binlog
 from pyspark_tidb_binlog.binlog_source.source.admission import TailView
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.offset import from_json
 from pyspark_tidb_binlog.binlog_source.source.options import StreamOptions, options_of
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
@@ -64,7 +65,7 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
 
         def read() -> None:
             with noted(str(stop_file), "p:1") as note:
-                for records in read_raw(endpoint, Position(0, 0), end, 1, ReadTerms(60.0, lambda gc_ts: None, note=note)):
+                for records in read_raw(endpoint, Position(0, 0), end, 1, ReadTerms(60.0, LossPolicy(fail=True).lost, note=note)):
                     found.extend(records.start_ts.tolist())
 
         reader = threading.Thread(target=read)
@@ -80,7 +81,7 @@ def test_a_read_waits_for_its_pump_and_says_so(tmp_path: Path) -> None:
 def whole_log(endpoint: Endpoint) -> Position:
     """Where the Pump's log of four binlogs ends. What says how far the log is known is no binlog of it, and may come before the last one."""
     found = 0
-    for records in read_raw(endpoint, Position(0, 0), Position(0, 1 << 40), 1, ReadTerms(10.0, lambda gc_ts: None)):
+    for records in read_raw(endpoint, Position(0, 0), Position(0, 1 << 40), 1, ReadTerms(10.0, LossPolicy(fail=True).lost)):
         for place in np.flatnonzero(records.types != BinlogType.ROLLBACK):
             found += 1
             if found == 4:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark_tidb_binlog.binlog_source.pump.server import PumpServer
 from pyspark_tidb_binlog.binlog_source.pump_client.client import PumpClient
+from pyspark_tidb_binlog.binlog_source.source.loss import LossPolicy
 from pyspark_tidb_binlog.binlog_source.source.pull import Endpoint
 from pyspark_tidb_binlog.binlog_source.source.span_read import ReadTerms, read_sorted
 from pyspark_tidb_binlog.binlog_source.wire.recorded_case import RecordedCase, load
@@ -74,7 +75,9 @@ def _write(upstream: Upstream, transactions: int) -> Counter[tuple[int, str]]:
 def _record(path: Path, address: str, start_ts: int, end_ts: int) -> None:
     """What one Pump delivers, as the recorded cases keep it."""
     found = bytearray()
-    for records in read_sorted(Endpoint(address, address, CLUSTER_ID, by_address=True), start_ts, end_ts, ReadTerms(30.0, lambda ts: None)):
+    for records in read_sorted(
+        Endpoint(address, address, CLUSTER_ID, by_address=True), start_ts, end_ts, ReadTerms(30.0, LossPolicy(fail=True).lost)
+    ):
         for payload in records.payloads:
             found += encode_uvarint(len(payload)) + payload
     path.write_bytes(gzip.compress(bytes(found)))
