@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pyspark_tidb_binlog.binlog_source.rpc.frames import PREFACE, ProtocolError, frame, literal
 from pyspark_tidb_binlog.binlog_source.rpc.http2 import Call, Cancelled, Connection
+from pyspark_tidb_binlog.binlog_source.rpc.memory import BoundedMemory
 from tests.support.examples import examples
 
 DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 8, 9
@@ -46,7 +47,7 @@ def uploads(draw):
 def test_each_call_gets_its_own_body(upload, cuts):
     data, meant = upload
     data = SETTLED + data
-    connection = Connection()
+    connection = Connection(1 << 62, BoundedMemory())
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     events = [event for a, b in zip(places, places[1:], strict=False) for event in connection.receive(data[a:b])]
     found = {}
@@ -109,7 +110,7 @@ MOVES = st.one_of(
 @examples(200)
 @given(st.integers(0, 60_000), st.lists(MOVES, max_size=30))
 def test_answers_arrive_whole_and_within_their_windows(window, moves):
-    client, connection = Client(STREAMS, WINDOW), Connection()
+    client, connection = Client(STREAMS, WINDOW), Connection(1 << 62, BoundedMemory())
     connection.receive(PREFACE + client.settle(window))
     connection.receive(b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, literal(USUAL)) for stream_id in STREAMS))
     said = {stream_id: b"" for stream_id in STREAMS}
@@ -148,7 +149,7 @@ FRAMES = st.builds(
 @examples(500)
 @given(st.lists(st.tuples(FRAMES, st.integers(0, 3)), max_size=30))
 def test_whatever_a_peer_sends_is_an_event_or_a_protocol_failure(steps):
-    connection = Connection(max_request=50)
+    connection = Connection(50, BoundedMemory())
     connection.receive(SETTLED)
     for data, reaction in steps:
         try:
