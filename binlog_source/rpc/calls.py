@@ -361,8 +361,9 @@ class Peer(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        # a slow disk must stop neither the pages nor the streams: their clients' windows are read
-        waits = self.server.held and self.connection is not None and (not self.streams or bool(self._events))
+        # a slow disk must stop neither the pages nor the streams, nor their last bytes: their clients' windows are read
+        connection = self.connection
+        waits = self.server.held and connection is not None and (bool(self._events) or not (self.streams or connection.sends))
         if waits or (self._paused and transport.get_write_buffer_size() > _DEAF_BYTES):
             transport.pause_reading()
         else:

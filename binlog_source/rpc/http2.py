@@ -156,6 +156,11 @@ class Connection:
         """Whether the client's next bytes are awaited: its SETTINGS, or the rest of a request."""
         return not self._settled or any(not stream.complete and not stream.waits for stream in self._streams.values())
 
+    @property
+    def sends(self) -> bool:
+        """Whether bytes wait until the client widens its windows."""
+        return bool(self._queued)
+
     def close(self) -> None:
         """Release what the requests hold of the server's memory."""
         for stream_id in list(self._streams):
