@@ -38,7 +38,7 @@ class Recorded:
 
     history: SchemaHistory
 
-    def job(self, job_id: int, timeout: float) -> Job:
+    def job(self, job_id: int) -> Job:
         """The job of a DDL binlog."""
         return self.history.jobs[job_id]
 
