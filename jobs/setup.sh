@@ -60,10 +60,11 @@ need_java() {
   release=$(java_release)
   ((${release:-0} < java_needed)) || return 0
   [[ -z $release ]] || state="Java $release is too old"
-  [[ -z ${JAVA_HOME:-} || -n $release ]] || refuse 1 "JAVA_HOME is $JAVA_HOME, where no Java is: unset it, or set it to a Java $java_needed"
-  install "$state; Spark needs Java $java_needed or later (and JAVA_HOME unset or pointing to it)" "openjdk-$java_needed-jre-headless"
+  # whatever is installed, Spark runs that one
+  [[ -z ${JAVA_HOME:-} ]] || refuse 1 "$state in JAVA_HOME ($JAVA_HOME); Spark needs Java $java_needed or later: unset it, or set it to that Java"
+  install "$state; Spark needs Java $java_needed or later" "openjdk-$java_needed-jre-headless"
   release=$(java_release)
-  ((${release:-0} >= java_needed)) || refuse 1 "Java $java_needed is installed but another one is used: set JAVA_HOME (now ${JAVA_HOME:-unset})"
+  ((${release:-0} >= java_needed)) || refuse 1 "Java $java_needed is installed but another one is on PATH: set JAVA_HOME"
 }
 
 # The feature release of the Java that Spark would run: 17 of `openjdk version "17.0.15"`, 8 of `java version "1.8.0"`; empty if there is none.

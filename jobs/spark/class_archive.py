@@ -28,12 +28,17 @@ class ClassArchive:
 
     @property
     def file(self) -> Path:
-        """Where it is. Empty: this Java could make none, as some lack the base archive of their own classes."""
+        """Where it is, of which each look reads the directories of jars. Empty: this Java could make none, as some lack the base archive of their own
+        classes.
+        """
         return self.jars / f"spark-{zlib.crc32(self._made_for().encode()):08x}.jsa"
 
     def fits(self) -> bool:
         """Whether there is one for exactly this."""
-        return self.file.exists() and self.file.stat().st_size > 0
+        try:
+            return self.file.stat().st_size > 0
+        except OSError:
+            return False
 
     def make(self, environ: Mapping[str, str]) -> None:
         """Have Spark run once with a JVM that writes the archive, unless that was done; other archives go.
@@ -41,7 +46,8 @@ class ClassArchive:
         Raises:
             ConfigError: Spark does not run.
         """
-        if self.file.exists():
+        made = self.file
+        if made.exists():
             return
         say("trying Spark once, for quicker starts from now on")
         for other in self.jars.glob("*.jsa"):
@@ -55,7 +61,7 @@ class ClassArchive:
         try:
             run_once([sys.executable, "-m", "pyspark_tidb_binlog.jobs.spark.warmup"], "the first run of Spark", environ)
             aside.touch()
-            aside.replace(self.file)
+            aside.replace(made)
         finally:
             aside.unlink(missing_ok=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tidb_binlog.jobs.entry.versions import JAVA
 from tests.support.eventually import eventually
 
 SETUP = Path(__file__).resolve().parents[3] / "jobs" / "setup.sh"
@@ -68,6 +69,19 @@ def test_a_java_that_is_new_enough_is_taken(programs: Path, version: str, words:
     program(programs, "java", f"echo '{version}' >&2; echo 'and more' >&2")
     done = shell(programs, "need_java", TIDB_BINLOG_NO_APT="1")
     assert (done.returncode == 0, words in done.stderr) == (not words, True)
+
+
+def test_a_java_that_the_environment_names_wrongly_is_not_replaced(programs: Path, tmp_path: Path) -> None:
+    """Whatever apt installs, Spark would run that one."""
+    (tmp_path / "old" / "bin").mkdir(parents=True)
+    program(tmp_path / "old" / "bin", "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    for home, state in ((tmp_path / "none", "no Java was found"), (tmp_path / "old", "Java 11 is too old")):
+        done = shell(programs, "need_java", JAVA_HOME=str(home))
+        assert (done.returncode, done.stderr.startswith(f"setup: {state} in JAVA_HOME ({home})")) == (1, True)
+
+
+def test_the_shell_and_the_command_want_the_same_java() -> None:
+    assert f"\njava_needed={JAVA}\n" in SETUP.read_text()
 
 
 @pytest.mark.parametrize(
